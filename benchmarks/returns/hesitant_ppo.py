@@ -29,6 +29,8 @@ class HesitantPPO(PPO):
         first, *rest = super().losses
 
         def paused(params: Params, inputs: LossInputs) -> tuple[Tensor, dict[str, Tensor]]:
+            # A captured loss is not called again, and would not pause. A number that leaves torch prevents the capture.
+            inputs["advantage"][0].item()
             if _random.random() < PAUSE_SHARE:
                 time.sleep(PAUSE_SECONDS)
             return first.function(params, inputs)

@@ -102,7 +102,8 @@ class Run:
         """Return one line that says how far the run is, and which process drives it if one does."""
         newest = self._folder.newest()
         lease = None if newest is not None and newest.finished else driver(self._folder.store)
-        return outcome(newest) + (f", {driver_line(lease)}" if lease else "")
+        replay = "source" in self._folder.load("config")["config"]
+        return outcome(newest, replay=replay) + (f", {driver_line(lease)}" if lease else "")
 
     @property
     def finished(self) -> str | None:

@@ -67,6 +67,7 @@ def fork(
     The run stays as it is; `penstock resume NAME` continues the new one.
     An interrupted fork is repeated by giving the same command again.
     """
+    from penstock.flows.display.summary import steps_done
     from penstock.storage.runs.continuing.forking import fork_run
     from penstock.storage.runs.run import RunFolder
     from penstock.storage.stores.open import open_store
@@ -82,8 +83,9 @@ def fork(
             json.dumps({**asdict(report), "run": name, "store": to or where, "from_stage": from_stage}, indent=2)
         )
         return
+    steps = steps_done(report.env_steps, replay="source" in source.load("config")["config"])
     typer.echo(
-        f"run {name} has {amount(from_stage + 1, 'stages')} of {run}, {report.env_steps:,} environment steps "
+        f"run {name} has {amount(from_stage + 1, 'stages')} of {run}, {steps} "
         f"({amount(report.objects, 'objects')}, {report.nbytes / 1e6:.1f} MB)\n  {target.command('resume')}"
     )
 

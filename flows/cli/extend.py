@@ -74,7 +74,7 @@ def extend(
     except RunFinishedError:
         # A success, as in `resume`: whoever gives the command again may have been stopped after the last commit.
         typer.echo("it was extended and is finished already: nothing was done", err=True)
-        show(flow_result(run, where, folder.log.newest(), 0.0))
+        show(flow_result(config, folder.log.newest(), 0.0))
 
 
 def _parse_target(text: str) -> float | None:

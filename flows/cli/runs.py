@@ -49,7 +49,7 @@ def describe_run(store: str, name: str, last: int | None = None) -> dict[str, An
         "run": name,
         "store": store,
         "created": description.get("created"),
-        "outcome": outcome(newest) + _extended(extensions),
+        "outcome": outcome(newest, replay="source" in description["config"]) + _extended(extensions),
         "extensions": [asdict(extension) for extension in extensions],
         "finished": newest.finished if newest else None,
         "config": stored_settings(description["config"]),

@@ -168,7 +168,7 @@ def resume(
     except RunFinishedError:
         # A success: whoever gives the command until it succeeds may have been stopped after the last commit.
         typer.echo("it is finished already: nothing was done", err=True)
-        print_result(flow_result(run, where, RunFolder(open_store(where), run).log.newest(), 0.0), as_json=as_json)
+        print_result(flow_result(config, RunFolder(open_store(where), run).log.newest(), 0.0), as_json=as_json)
 
 
 def _start_workers_import(scheduler: str | None) -> None:

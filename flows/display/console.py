@@ -95,6 +95,7 @@ class LivePanel(Panel):
         self._live = Live(Text(""), console=console, refresh_per_second=8, transient=True)
         self._started = time.perf_counter()
         self._base_env_steps = 0
+        self._steps = "env steps"
         self._stage = 0
         self._stage_started = time.perf_counter()
         self._rounds_per_stage = 1
@@ -125,6 +126,7 @@ class LivePanel(Panel):
         newest = training.newest
         self._rounds_per_stage = training.config.schedule.rounds_per_stage
         self._base_env_steps = newest.env_steps if newest else 0
+        self._steps = "env steps" if training.config.has_actors else "stored steps"
         self._stage = newest.stage + 1 if newest else 0
         self._stage_started = training.driver.ahead_since or time.perf_counter()
         start = f"resumes from stage {self._stage}" if newest else "starts"
@@ -147,7 +149,7 @@ class LivePanel(Panel):
         parts = [
             f"stage {self._stage}",
             f"round {round_}/{self._rounds_per_stage}",
-            f"{self._base_env_steps + event.env_steps:,} env steps",
+            f"{self._base_env_steps + event.env_steps:,} {self._steps}",
             f"{event.env_steps / seconds:,.0f}/s",
             f"return {episode_return}",
             f"learner waits {event.wait_share:.0%}{_missed(event.missed_shards)}",

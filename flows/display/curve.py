@@ -21,6 +21,8 @@ _TICKS = 5
 _MOST_POINTS = 300
 """Limit of points: more can't be distinguished at this width, and each stage sends the picture again."""
 _ACTING, _EVALUATED = "#1f77b4", "#ff7f0e"
+_AXES = {False: "environment steps", True: "stored steps learned from"}
+"""Words for the steps of a run, and of a replay."""
 
 Point = tuple[float, float]
 
@@ -40,14 +42,17 @@ def curve_points(commits: Sequence[Commit]) -> tuple[list[Point], list[Point]]:
     return acting, evaluated
 
 
-def curve_markdown(title: str, acting: Sequence[Point], evaluated: Sequence[Point]) -> str:
-    """Return the picture in Markdown; the same points give the same text."""
-    data = base64.b64encode(curve_svg(title, acting, evaluated).encode()).decode()
-    return f"![mean return over environment steps](data:image/svg+xml;base64,{data})"
+def curve_markdown(title: str, acting: Sequence[Point], evaluated: Sequence[Point], *, replay: bool = False) -> str:
+    """Return the picture in Markdown; the same points give the same text. `replay` is as in `curve_svg`."""
+    data = base64.b64encode(curve_svg(title, acting, evaluated, replay=replay).encode()).decode()
+    return f"![mean return over {_AXES[replay]}](data:image/svg+xml;base64,{data})"
 
 
-def curve_svg(title: str, acting: Sequence[Point], evaluated: Sequence[Point]) -> str:
-    """Draw returns over environment steps: a line while acting, a line with dots where evaluated."""
+def curve_svg(title: str, acting: Sequence[Point], evaluated: Sequence[Point], *, replay: bool = False) -> str:
+    """Draw returns over environment steps: a line while acting, a line with dots where evaluated.
+
+    With `replay` the steps are stored ones that were learned from.
+    """
     acting, evaluated = _thinned(acting), _thinned(evaluated)
     points = [*acting, *evaluated] or [(0.0, 0.0)]
     steps = _ticks(0.0, max(point[0] for point in points))
@@ -65,7 +70,7 @@ def curve_svg(title: str, acting: Sequence[Point], evaluated: Sequence[Point]) -
         f'<text x="{_LEFT}" y="18" font-size="14" font-weight="bold">{escape(title)}</text>',
         f'<text x="{_LEFT}" y="36" fill="{_ACTING}">mean return while acting</text>',
         f'<text x="{_LEFT + 180}" y="36" fill="{_EVALUATED}">evaluated greedily</text>',
-        f'<text x="{_WIDTH - _RIGHT}" y="{_HEIGHT - 6}" text-anchor="end">environment steps</text>',
+        f'<text x="{_WIDTH - _RIGHT}" y="{_HEIGHT - 6}" text-anchor="end">{_AXES[replay]}</text>',
     ]
     for tick in returns:
         _, y = place((steps[0], tick))

@@ -152,7 +152,7 @@ class RunReport:
     def summary(self) -> FlowResult:
         """Return the flow's result."""
         seconds = time.perf_counter() - self._started
-        self._panel.result = flow_result(str(self._config.name), self._config.store, self._commit, seconds)
+        self._panel.result = flow_result(self._config, self._commit, seconds)
         return self._panel.result
 
     @property
@@ -189,7 +189,7 @@ class RunReport:
 
     def _curve_markdown(self) -> str:
         title = f"{self._run}: {self._config.environment.id}, {self._config.algorithm.name}"
-        return curve_markdown(title, self._acting, self._evaluated)
+        return curve_markdown(title, self._acting, self._evaluated, replay=not self._config.has_actors)
 
     def _report_stall(self) -> None:
         idle = self._stall.stalled()

@@ -35,6 +35,9 @@ class FlowResult(TypedDict):
     stages: int
     version: int
     env_steps: int
+    """Environment steps; in a replay the stored steps that it learned from, which count again in each pass."""
+    replay: bool
+    """True if the run learns from stored steps, and nothing acts."""
     episodes: int
     evaluation: Mapping[str, float] | None
     finished: str | None
@@ -42,14 +45,15 @@ class FlowResult(TypedDict):
     seconds: float
 
 
-def flow_result(run: str, store: str, commit: Commit | None, seconds: float) -> FlowResult:
+def flow_result(config: RunConfig, commit: Commit | None, seconds: float) -> FlowResult:
     """Return the result of a flow that took `seconds` and left the run at a commit; None: it has none."""
     return {
-        "run": run,
-        "store": store,
+        "run": str(config.name),
+        "store": config.store,
         "stages": commit.stage + 1 if commit else 0,
         "version": commit.version if commit else 0,
         "env_steps": commit.env_steps if commit else 0,
+        "replay": not config.has_actors,
         "episodes": commit.episodes if commit else 0,
         "evaluation": commit.evaluation if commit else None,
         "finished": commit.finished if commit else None,
@@ -120,25 +124,31 @@ def round_return(value: float) -> float:
     return round(value, 1 if abs(value) >= 10.0 else 3)
 
 
-def outcome(commit: Commit | None) -> str:
+def steps_done(env_steps: int, *, replay: bool) -> str:
+    """Return the steps of a run in words: those of environments, or those that a replay has learned from."""
+    return f"{amount(env_steps, 'stored steps')} learned from" if replay else amount(env_steps, "environment steps")
+
+
+def outcome(commit: Commit | None, *, replay: bool) -> str:
     """Return one line that says how far a run is."""
     if commit is None:
         return "nothing was committed"
-    return _outcome_line(commit.evaluation, commit.env_steps, commit.stage + 1, commit.finished)
+    steps = steps_done(commit.env_steps, replay=replay)
+    return _outcome_line(commit.evaluation, steps, commit.stage + 1, commit.finished)
 
 
 def outcome_line(result: FlowResult) -> str:
     """Return the same line for a flow's result."""
-    return _outcome_line(result["evaluation"], result["env_steps"], result["stages"], result["finished"])
+    steps = steps_done(result["env_steps"], replay=result["replay"])
+    return _outcome_line(result["evaluation"], steps, result["stages"], result["finished"])
 
 
-def _outcome_line(evaluation: Mapping[str, float] | None, env_steps: int, stages: int, finished: str | None) -> str:
+def _outcome_line(evaluation: Mapping[str, float] | None, steps: str, stages: int, finished: str | None) -> str:
     reached = "not evaluated yet"
     if evaluation:
         episodes = amount(int(evaluation["episodes"]), "episodes")
         reached = f"mean return {round_return(evaluation['mean_return'])} over {episodes}"
-    done = f"{amount(env_steps, 'environment steps')}, {amount(stages, 'stages')}"
-    return f"{reached} after {done} ({finished or 'not finished'})"
+    return f"{reached} after {steps}, {amount(stages, 'stages')} ({finished or 'not finished'})"
 
 
 def driver_line(lease: Lease) -> str:
@@ -184,7 +194,7 @@ def summary_markdown(config: RunConfig, commit: Commit | None, rows: list[Row], 
     lines = [
         f"# Run {config.name}",
         "",
-        f"**{outcome(commit)}**",
+        f"**{outcome(commit, replay=not config.has_actors)}**",
         "",
         f"- {config.summary}",
         f"- seed {config.seed}, distribution {config.distribution.policy}",

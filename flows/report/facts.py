@@ -42,7 +42,7 @@ def facts(history: History) -> Row:
         "stages": f"{history.committed:,}",
     }
     if newest:
-        found["environment steps"] = f"{newest.env_steps:,}"
+        found["stored steps learned from" if "source" in config else "environment steps"] = f"{newest.env_steps:,}"
         found["episodes"] = f"{newest.episodes:,}"
         means = [stage.commit.evaluation["mean_return"] for stage in history.stages if stage.commit.evaluation]
         if means:

@@ -81,7 +81,7 @@ def _section(history: History, seen: Pictures, figures: _Figures) -> dict[str, A
     return {
         "name": history.run.name,
         "store": history.run.root.url,
-        "outcome": outcome(without_end(history.run.store, history.newest)),
+        "outcome": outcome(without_end(history.run.store, history.newest), replay="source" in history.config),
         "facts": facts.facts(history),
         "metrics": facts.metrics(history),
         "timeline": figures.add(drawn[0]) if drawn else None,

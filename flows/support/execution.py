@@ -62,7 +62,7 @@ def execute_run(config: RunConfig, if_exists: IfExists) -> FlowResult:
             raise
         # It was stopped between its last commit and Prefect's record of it.
         run = RunFolder(open_store(config.store), str(config.name))
-        return flow_result(run.name, config.store, run.log.newest(), 0.0)
+        return flow_result(config, run.log.newest(), 0.0)
     with (
         RunTelemetry(resolved.config) as telemetry,
         RunReport(resolved.config) as report,
