@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from penstock.storage.errors import ConfigError
 from penstock.storage.stores.open import open_store
 from penstock.tasks.environments.header import with_header
 from penstock.tasks.setup.distribution.policies import AUTO
@@ -33,7 +34,8 @@ def plan(config: RunConfig, on_trial: Callable[[], object] = lambda: None) -> di
     open_store(config.store)
     config = with_header(config)
     check_device(config)
-    check_acting(config)
+    if unfit := check_acting(config):
+        raise ConfigError(unfit)
     chosen: dict[str, object] = {}
     if config.distribution.policy == AUTO and not config.distribution.roles:
         check_reach(config, None)

@@ -100,7 +100,9 @@ def check_points(points: Iterable[Point]) -> None:
             config = with_header(point.config)
             if config.distribution.policy != AUTO or config.distribution.roles:
                 check_distribution(config)
-            check_environment(open_store(config.store), config)
+            unfit_if_new = check_environment(open_store(config.store), config)
+            if unfit_if_new and not point.folder.exists():
+                raise ConfigError(unfit_if_new)
 
 
 def check_sweep_name(name: str, suffix_characters: int) -> None:

@@ -14,7 +14,6 @@ of it is linked into or shipped with this package.
 from __future__ import annotations
 
 import inspect
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import gymnasium
@@ -23,7 +22,14 @@ from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 
 from penstock.native.adapters.vector_env import WrappedPool, WrappedSource
-from penstock.native.pool.arguments import checked_seed, folded_seed, one_seed_each, refuse_unknown
+from penstock.native.pool.arguments import (
+    checked_seed,
+    folded_seed,
+    one_seed_each,
+    refuse_unknown,
+    similar_ids,
+    where_to_look,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -58,9 +64,8 @@ def atari_source(
     """
     vector_class = _vector_class(env_id)
     if env_id not in gymnasium.registry:
-        games = [name for name in gymnasium.registry if name.startswith(PREFIX)]
-        near = get_close_matches(env_id, games, n=3, cutoff=0.4)
-        raise ValueError(f"no Atari game is called {env_id!r}; similar: {', '.join(near) or 'none'}")
+        near = similar_ids(env_id, atari_ids(), cutoff=0.4)
+        raise ValueError(f"no Atari game is called {env_id!r}{where_to_look(near, PREFIX)}")
     offered = _offered(vector_class)
     refuse_unknown(env_id, sorted(set(settings) - set(offered)), offered)
     values = offered | gymnasium.spec(env_id).kwargs | {"batch_size": batch_size or num_envs}

@@ -11,7 +11,6 @@ import logging
 import re
 import warnings
 from contextlib import contextmanager
-from difflib import get_close_matches
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 
 from penstock.native.adapters.vector_env import WrappedSource
-from penstock.native.pool.arguments import folded_seed
+from penstock.native.pool.arguments import folded_seed, similar_ids, where_to_look
 from penstock.native.pool.control_suite import IDS as OWN_IDS
 from penstock.native.pool.control_suite import PREFIX as OWN_PREFIX
 
@@ -130,8 +129,9 @@ class SuiteTask(gymnasium.Env[Any, Any]):
         domain, _, task = self._id.removeprefix(PREFIX).partition("-")
         tasks = [f"{one}-{other}" for one, other in suite.ALL_TASKS]
         if f"{domain}-{task}" not in tasks:
-            near = ", ".join(f"{PREFIX}{name}" for name in get_close_matches(f"{domain}-{task}", tasks, n=3))
-            raise ValueError(f"dm_control has no task {self._id!r}; similar: {near or 'none'}")
+            near = (f"{PREFIX}{name}" for name in similar_ids(f"{domain}-{task}", tasks))
+            listed = OWN_PREFIX if _on_mujoco_4() else PREFIX  # of both, one can be made here
+            raise ValueError(f"dm_control has no task {self._id!r}{where_to_look(near, listed)}")
         try:
             with _kept_quiet():
                 return suite.load(domain, task, task_kwargs={"random": folded_seed(seed, _SEED_BITS)})
@@ -150,16 +150,20 @@ def envpool_twin(env_id: str) -> str:
 
 def _why(env_id: str, error: Exception) -> str:
     said = f"{env_id} cannot be loaded: {type(error).__name__}: {error}"
-    found = _version("mujoco")
-    if int(found.partition(".")[0] or 0) < 4:
+    if not _on_mujoco_4():
         return said
     own = f"{OWN_PREFIX}{env_id.removeprefix(PREFIX)}"
     stepped_here = f"'{own}', the same task stepped by Penstock, or " if own in OWN_IDS else ""
     return (
-        f"{said}. dm_control {_version('dm_control')} was made for MuJoCo 3, and {found} is installed, which the tasks "
-        f"that Penstock steps need: choose environment.id = {stepped_here}'{envpool_twin(env_id)}', the same task in "
-        f"EnvPool (pip install 'penstock-rl[envpool]'), or install penstock-rl[dm-control] in an environment of its own"
+        f"{said}. dm_control {_version('dm_control')} was made for MuJoCo 3, and {_version('mujoco')} is installed, "
+        f"which the tasks that Penstock steps need: choose environment.id = {stepped_here}'{envpool_twin(env_id)}', "
+        f"the same task in EnvPool (pip install 'penstock-rl[envpool]'), or install penstock-rl[dm-control] in an "
+        f"environment of its own"
     )
+
+
+def _on_mujoco_4() -> bool:
+    return int(_version("mujoco").partition(".")[0] or 0) >= 4
 
 
 def _version(package: str) -> str:

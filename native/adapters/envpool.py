@@ -8,7 +8,6 @@ reset at once. It is an optional extra that is imported here, when such a pool i
 from __future__ import annotations
 
 import warnings
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from gymnasium.vector.utils import batch_space
 from penstock.native.adapters.batched_array import BatchedArray, with_true_bounds
 from penstock.native.adapters.round_steps import RoundStep, RoundVector
 from penstock.native.adapters.vector_env import WrappedSource
-from penstock.native.pool.arguments import folded_seed, refuse_unknown
+from penstock.native.pool.arguments import folded_seed, refuse_unknown, similar_ids, where_to_look
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -262,8 +261,8 @@ def _offered(env_id: str) -> dict[str, Any]:
     name = env_id.removeprefix(PREFIX)
     known = _made(env_id, lambda envpool: envpool.list_all_envs())
     if name not in known:
-        near = ", ".join(f"{PREFIX}{match}" for match in get_close_matches(name, known, n=3))
-        raise ValueError(f"EnvPool has no environment {env_id!r}; similar: {near or 'none'}")
+        near = (f"{PREFIX}{match}" for match in similar_ids(name, known))
+        raise ValueError(f"EnvPool has no environment {env_id!r}{where_to_look(near, PREFIX)}")
     config = _made(env_id, lambda envpool: envpool.make_spec(name)).config
     return {key: value for key, value in config._asdict().items() if key not in _MADE_HERE}
 

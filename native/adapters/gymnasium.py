@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from penstock.native import _core
 from penstock.native.adapters.keywords import check_keywords, keywords_of, suggestion, type_of
 from penstock.native.adapters.one_array import as_one_array
 from penstock.native.adapters.vector_env import WrappedSource
+from penstock.native.pool.arguments import similar_ids, where_to_look
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -35,9 +35,9 @@ def gymnasium_knows(env_id: str) -> bool:
     return (bool(colon) and "/" not in module) or env_id in gymnasium.registry
 
 
-def near_misses(env_id: str) -> list[str]:
-    """Return ids of Gymnasium's registry that look like this one."""
-    return get_close_matches(env_id, list(gymnasium.registry), n=3)
+def registered_ids() -> list[str]:
+    """Return the ids of Gymnasium's registry, as `make` takes them."""
+    return [f"{PREFIX}{name}" for name in gymnasium.registry]
 
 
 def gymnasium_source(
@@ -142,7 +142,12 @@ def _spec(env_id: str) -> EnvSpec:
         if module:
             __import__(module)
         return gymnasium.spec(name)
-    except (gymnasium.error.Error, ImportError) as error:
-        near = near_misses(name)
-        hint = f"; similar: {', '.join(near)}" if near else ""
-        raise ValueError(f"Gymnasium has no environment {env_id!r}: {error}{hint}") from error
+    except ImportError as error:
+        raise ValueError(
+            f"Gymnasium has no environment {env_id!r}: {error}; install the package that has it, or name its folder in "
+            f"PYTHONPATH, here and where the workers start"
+        ) from error
+    except gymnasium.error.Error as error:
+        said = str(error).removesuffix(".")
+        near = similar_ids(name, gymnasium.registry)
+        raise ValueError(f"Gymnasium has no environment {env_id!r}: {said}{where_to_look(near)}") from error

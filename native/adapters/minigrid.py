@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 from gymnasium.spaces import Dict
 
-from penstock.native.adapters.gymnasium import OF_MAKE_VEC, gymnasium_source, gymnasium_types, near_misses
+from penstock.native.adapters.gymnasium import OF_MAKE_VEC, gymnasium_source, gymnasium_types
+from penstock.native.pool.arguments import similar_ids, where_to_look
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -82,8 +83,8 @@ def _registered(env_id: str) -> str:
     _import(env_id)
     name = env_id.removeprefix(PREFIX)
     if name not in gymnasium.registry or not _is_of_minigrid(gymnasium.spec(name).entry_point):
-        near = ", ".join(f"{PREFIX}{other}" for other in near_misses(name))
-        raise ValueError(f"MiniGrid has no environment {env_id!r}{f'; similar: {near}' if near else ''}")
+        near = (f"{PREFIX}{other}" for other in similar_ids(name, (one.removeprefix(PREFIX) for one in minigrid_ids())))
+        raise ValueError(f"MiniGrid has no environment {env_id!r}{where_to_look(near, PREFIX)}")
     return name
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text, Tuple
 from gymnasium.spaces.utils import flatdim, flatten, flatten_space
 from gymnasium.wrappers import TransformObservation
 
@@ -100,6 +100,7 @@ class OneArray(Box):
         behind_mask: shape of what follows the mask; None if there is no mask.
         encode: makes the array of an observation of the space `encode.space`; None if the mask is
             somewhere else.
+        texts: names of the leaves that are texts, in whose place are the numbers of their characters.
     """
 
     def __init__(
@@ -110,11 +111,13 @@ class OneArray(Box):
         leaves: Sequence[ObservationLeafFormat] = (),
         behind_mask: tuple[int, ...] | None = None,
         encode: ArrayEncoder | None = None,
+        texts: Sequence[str] = (),
     ) -> None:
         super().__init__(low.astype(dtype), high.astype(dtype), dtype=dtype.type)
         self.leaves = tuple(leaves)
         self.behind_mask = behind_mask
         self.encode = encode
+        self.texts = tuple(texts)
 
 
 def as_one_array(
@@ -200,6 +203,7 @@ def masked_encoding(
         (mask, *encoded.leaves) if encoded.leaves else (),
         encoded.shape,
         None if source == "info" else encoder,
+        encoded.texts,
     )
 
 
@@ -232,7 +236,8 @@ def encoding(space: Space[Any], *, structured: bool) -> tuple[Encoder, OneArray]
         if structured:
             dtype, leaves = _structured(space)
     encode = Encoder(space, dtype, structured)
-    return encode, OneArray(low, high, dtype, leaves, encode=encode)
+    texts = [leaf_name(path) for path, each in leaves_of(space) if isinstance(each, Text)]
+    return encode, OneArray(low, high, dtype, leaves, encode=encode, texts=texts)
 
 
 def observation_format(space: Space[Any]) -> ObservationFormat:

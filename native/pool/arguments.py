@@ -14,7 +14,7 @@ import numpy as np
 from penstock.native.pool.control_suite import PREFIX as SUITE
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, MutableMapping, Sequence
+    from collections.abc import Collection, Iterable, MutableMapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -135,6 +135,21 @@ def configuration(
     ending = others if environment_id in gymnasium.registry and "/" not in environment_id else ""
     refuse_unknown(environment_id, unknown, own, kind="configuration field", listed_as="fields", ending=ending)
     return {name: one_each(name, given.get(name, default), default, num_envs) for name, default in defaults.items()}
+
+
+def similar_ids(wanted: str, ids: Iterable[str], cutoff: float = 0.6) -> list[str]:
+    """Return up to three ids that look like the wanted one or contain it, the most similar first, in any capitals."""
+    by_lower = {name.lower(): name for name in ids}
+    lower = wanted.lower()
+    near = get_close_matches(lower, by_lower, n=3, cutoff=cutoff)
+    containing = sorted((name for name in by_lower if lower in name), key=len)
+    return [by_lower[name] for name in dict.fromkeys((*near, *containing))][:3]
+
+
+def where_to_look(near: Iterable[str], beginning: str = "") -> str:
+    """End a refusal of an id with those that look like it, and the command that lists all that begin so."""
+    similar = ", ".join(near)
+    return f"{f'; similar: {similar}' if similar else ''}; `penstock envs{beginning and f' {beginning}'}` lists all"
 
 
 def refuse_unknown(

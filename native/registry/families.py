@@ -80,8 +80,11 @@ def extra(name: str) -> str:
 
 
 _IN_RUNS = "in runs also Floorplan-v0, and the environments of a header (environment.header)"
+_BOX2D_IDS = {"LunarLander-v3", "LunarLanderContinuous-v3", "BipedalWalker-v3", "BipedalWalkerHardcore-v3"}
+_BOX2D = "penstock-box2d: LunarLander-v3 and others stepped by Penstock, built from the repository"
 _SUITE = "dm_control's suite on MuJoCo 4, stepped by Penstock"
 _BEHIND_SOCKETS = "socket/<name> with environment.address: the environment of a server, such as `penstock serve-env`"
+_INSTALL_BOX2D = "pip install --no-build-isolation native/packages/box2d"
 _LISTED_ELSEWHERE = {"minatar", "minigrid"}
 """Packages whose ids in Gymnasium's registry are another family's."""
 
@@ -90,10 +93,13 @@ def _all() -> tuple[Family, ...]:
     load_installed()
     mujoco, suite = mujoco_library.available(), control_suite.available()
     own = {*_core.environment_ids()} - task_libraries.IDS
+    # another package, or a header, may have brought environments of the same ids
+    box2d = own & _BOX2D_IDS if _is_installed("penstock_box2d") else set[str]()
     return (
-        Family("Penstock", tuple(sorted(own)), installed=True, install=None, restored="state", note=_IN_RUNS),
+        Family("Penstock", tuple(sorted(own - box2d)), installed=True, install=None, restored="state", note=_IN_RUNS),
         Family("MuJoCo", mujoco_library.IDS if mujoco else (), mujoco, extra("mujoco"), "state"),
         Family("Control suite", control_suite.IDS if suite else (), suite, extra("mujoco,dm"), "state", _SUITE),
+        Family("Box2D", tuple(sorted(box2d)), bool(box2d), _INSTALL_BOX2D, "state", _BOX2D),
         _wrapped("Atari", "ale_py", "atari", atari_ids),
         _wrapped("MinAtar", "minatar", "minatar", minatar_ids),
         _wrapped("MiniGrid", "minigrid", "minigrid", minigrid_ids, "observes the view, without the mission's words"),

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import operator
-from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import gymnasium
 from gymnasium.vector import AutoresetMode
 
 from penstock.native import _core
 from penstock.native.adapters.atari import PREFIX as ATARI
 from penstock.native.adapters.atari import AtariBatches, atari_source
-from penstock.native.adapters.gymnasium import near_misses
 from penstock.native.adapters.vector_env import WrappedPool
 from penstock.native.pool import mujoco_library, task_libraries
-from penstock.native.pool.arguments import configuration, settable
+from penstock.native.pool.arguments import configuration, settable, similar_ids, where_to_look
 from penstock.native.pool.pool import Pool
 from penstock.native.pool.rendering_pool import RenderingPool
 from penstock.native.pool.resources import resource_types, without_resources
-from penstock.native.registry.wrapped import SettingTypes, Wanted, family_of, named_family
+from penstock.native.registry.wrapped import SettingTypes, Wanted, family_of, meant_family, named_family
 from penstock.native.simulators.mujoco_pixels import PIXEL_TYPES, View, pixels_source, without_view
 from penstock.native.simulators.state_pool import StatePool
 from penstock.native.teams.pettingzoo import PREFIX as PETTINGZOO
@@ -268,11 +267,16 @@ def setting_types(environment_id: str) -> SettingTypes:
 
 
 def _unknown(environment_id: str) -> str:
-    ids = environment_ids()
-    near = dict.fromkeys([*get_close_matches(environment_id, ids, n=3), *near_misses(environment_id)])
-    if near:
-        return f"no environment is called {environment_id!r}; similar: {', '.join(near)}; `penstock envs` lists all"
-    return f"no environment is called {environment_id!r}; there are: {', '.join(ids)}"
+    said, known = f"no environment is called {environment_id!r}", [environment_ids(), [*gymnasium.registry]]
+    if meant := meant_family(environment_id):
+        try:
+            known.insert(0, [*meant.ids()])
+        except ValueError as error:  # it is not installed
+            return f"{said}; if one whose id begins with {meant.prefix!r} is meant: {error}"
+    near = dict.fromkeys(name for ids in known for name in similar_ids(environment_id, ids))
+    space = environment_id[: environment_id.find("/") + 1]
+    is_listed = any(name.lower().startswith(space.lower()) for ids in known[:-1] for name in ids)
+    return f"{said}{where_to_look(near, space if is_listed else '')}"
 
 
 def _counts(num_envs: Any, num_threads: Any, max_episode_steps: Any) -> tuple[int, int, int | None]:

@@ -6,31 +6,31 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from penstock.native.adapters.atari import PREFIX as ATARI
-from penstock.native.adapters.atari import atari_source, atari_types
+from penstock.native.adapters.atari import atari_ids, atari_source, atari_types
 from penstock.native.adapters.dm_control import PREFIX as DM_CONTROL
-from penstock.native.adapters.dm_control import dm_control_source, dm_control_types
+from penstock.native.adapters.dm_control import dm_control_ids, dm_control_source, dm_control_types
 from penstock.native.adapters.envpool import PREFIX as ENVPOOL
-from penstock.native.adapters.envpool import envpool_source, envpool_types
+from penstock.native.adapters.envpool import envpool_ids, envpool_source, envpool_types
 from penstock.native.adapters.gymnasium import PREFIX as GYMNASIUM
-from penstock.native.adapters.gymnasium import gymnasium_knows, gymnasium_source, gymnasium_types
+from penstock.native.adapters.gymnasium import gymnasium_knows, gymnasium_source, gymnasium_types, registered_ids
 from penstock.native.adapters.minatar import PREFIX as MINATAR
-from penstock.native.adapters.minatar import minatar_source, minatar_types
+from penstock.native.adapters.minatar import minatar_ids, minatar_source, minatar_types
 from penstock.native.adapters.minigrid import PREFIX as MINIGRID
-from penstock.native.adapters.minigrid import minigrid_source, minigrid_types
+from penstock.native.adapters.minigrid import minigrid_ids, minigrid_source, minigrid_types
 from penstock.native.simulators.brax import PREFIX as BRAX
-from penstock.native.simulators.brax import brax_source, brax_types
+from penstock.native.simulators.brax import brax_ids, brax_source, brax_types
 from penstock.native.simulators.playground import PREFIX as MJX
-from penstock.native.simulators.playground import playground_source, playground_types
+from penstock.native.simulators.playground import playground_ids, playground_source, playground_types
 from penstock.native.simulators.warp import PREFIX as WARP
-from penstock.native.simulators.warp import warp_source
+from penstock.native.simulators.warp import warp_ids, warp_source
 from penstock.native.sockets.observing import Encoding
 from penstock.native.sockets.source import PREFIX as SOCKET
 from penstock.native.sockets.source import socket_source
 from penstock.native.teams.pettingzoo import PREFIX as PETTINGZOO
-from penstock.native.teams.pettingzoo import pettingzoo_source, pettingzoo_types
+from penstock.native.teams.pettingzoo import pettingzoo_ids, pettingzoo_source, pettingzoo_types
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from penstock.native.adapters.one_array import MaskSource
     from penstock.native.adapters.vector_env import WrappedSource
@@ -68,6 +68,8 @@ class WrappedFamily:
     """Raises ValueError and ImportError as `make`."""
     types: Callable[[str], SettingTypes]
     """Raises ValueError as `setting_types`."""
+    ids: Callable[[], Iterable[str]]
+    """Imports the library; raises ValueError where it is not installed."""
     gives_state: bool = False
     """True if the library gives its state, which a pool then saves and restores."""
     by_gymnasium: bool = False
@@ -113,18 +115,18 @@ def _none(_: str) -> SettingTypes:
     return {}
 
 
-_GYMNASIUM = WrappedFamily(GYMNASIUM, _gymnasium, gymnasium_types, by_gymnasium=True, encodes=True)
+_GYMNASIUM = WrappedFamily(GYMNASIUM, _gymnasium, gymnasium_types, registered_ids, by_gymnasium=True, encodes=True)
 _FAMILIES = (
-    WrappedFamily(ATARI, _plainly(atari_source), atari_types),
-    WrappedFamily(MINATAR, _plainly(minatar_source), minatar_types, by_gymnasium=True),
-    WrappedFamily(MINIGRID, _minigrid, minigrid_types, by_gymnasium=True),
-    WrappedFamily(ENVPOOL, _envpool, envpool_types),
-    WrappedFamily(DM_CONTROL, _plainly(dm_control_source), dm_control_types, by_gymnasium=True),
-    WrappedFamily(PETTINGZOO, _pettingzoo, pettingzoo_types),
-    WrappedFamily(SOCKET, _socket, _none, encodes=True),
-    WrappedFamily(BRAX, _plainly(brax_source), brax_types, gives_state=True),
-    WrappedFamily(WARP, _plainly(warp_source), _none, gives_state=True),
-    WrappedFamily(MJX, _plainly(playground_source), playground_types, gives_state=True),
+    WrappedFamily(ATARI, _plainly(atari_source), atari_types, atari_ids),
+    WrappedFamily(MINATAR, _plainly(minatar_source), minatar_types, minatar_ids, by_gymnasium=True),
+    WrappedFamily(MINIGRID, _minigrid, minigrid_types, minigrid_ids, by_gymnasium=True),
+    WrappedFamily(ENVPOOL, _envpool, envpool_types, envpool_ids),
+    WrappedFamily(DM_CONTROL, _plainly(dm_control_source), dm_control_types, dm_control_ids, by_gymnasium=True),
+    WrappedFamily(PETTINGZOO, _pettingzoo, pettingzoo_types, pettingzoo_ids),
+    WrappedFamily(SOCKET, _socket, _none, tuple, encodes=True),
+    WrappedFamily(BRAX, _plainly(brax_source), brax_types, brax_ids, gives_state=True),
+    WrappedFamily(WARP, _plainly(warp_source), _none, warp_ids, gives_state=True),
+    WrappedFamily(MJX, _plainly(playground_source), playground_types, playground_ids, gives_state=True),
     _GYMNASIUM,
 )
 
@@ -132,6 +134,13 @@ _FAMILIES = (
 def named_family(environment_id: str) -> WrappedFamily | None:
     """Return the family that an id names by its beginning; None if it names none."""
     return next((family for family in _FAMILIES if environment_id.startswith(family.prefix)), None)
+
+
+def meant_family(environment_id: str) -> WrappedFamily | None:
+    """Return the family that an id would name by its beginning in other capitals; None if it names one, or none."""
+    lower = environment_id.lower()
+    alike = (family for family in _FAMILIES if lower.startswith(family.prefix.lower()))
+    return next(alike, None) if named_family(environment_id) is None else None
 
 
 def family_of(environment_id: str) -> WrappedFamily | None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.native.adapters.vector_env import WrappedSource
+from penstock.native.pool.arguments import similar_ids, where_to_look
 from penstock.native.teams.team_env import ParallelTeam, TeamEnv, TurnTeam
 from penstock.native.teams.team_vector import TeamVector
 
@@ -178,17 +179,20 @@ def _maker(env_id: str) -> Any:
 def _module(env_id: str) -> Any:
     family, _, name = env_id.removeprefix(PREFIX).partition("/")
     if family not in _PACKAGES:
+        every = (f"{one}/{other}" for one in _PACKAGES for other in _names(one))
+        near = [f"{PREFIX}{other}" for other in similar_ids(env_id.removeprefix(PREFIX), every)]
         raise ValueError(
             f"{env_id}: expected {PREFIX}<family>/<name>, with a family of {', '.join(_PACKAGES)}, or "
-            f"{PREFIX}<module>:<function> for one of yours"
+            f"{PREFIX}<module>:<function> for one of yours{where_to_look(near, PREFIX)}"
         )
     if not _is_there(_PACKAGES[family]):
         package = _PACKAGES[family].partition(".")[0]
         raise ValueError(f"{env_id} needs {package}, which is not installed: pip install 'penstock-rl[pettingzoo]'")
     names = _names(family)
     if name not in names:
-        near = ", ".join(f"{PREFIX}{family}/{other}" for other in get_close_matches(name, names, n=3))
-        raise ValueError(f"PettingZoo has no environment {env_id!r}{f'; similar: {near}' if near else ''}")
+        beginning = f"{PREFIX}{family}/"
+        near = [f"{beginning}{other}" for other in similar_ids(name, names)]
+        raise ValueError(f"PettingZoo has no environment {env_id!r}{where_to_look(near, beginning)}")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what those packages import

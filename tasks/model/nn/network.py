@@ -46,7 +46,7 @@ NetworkName: TypeAlias = Literal["mlp", "nature", "residual", "small", "lines", 
 
 _BODY = "body."
 _GRIDS = ("small", "lines")
-"""Networks of grids of cells, whose channels are last."""
+"""Networks of grids of cells, whose channels are always last."""
 _CONVOLUTIONS = {
     "nature": (init_nature, nature),
     "residual": (init_residual, residual),
@@ -54,7 +54,8 @@ _CONVOLUTIONS = {
     "lines": (init_lines, lines),
 }
 _NATURE_SIDE = 36
-"""Smallest side of an image for `nature`; smaller leaves take `small`."""
+"""Smallest side of an image for `nature`, whose channels are last if only that axis is shorter; smaller leaves take
+`small`."""
 _WHITE = 255.0
 
 
@@ -130,10 +131,10 @@ class Network:
         """Convert `[rows, ...]` to the network's input: float32 `[rows, n]`, for `floorplan` the bytes.
 
         Images stay bytes, but become `[rows, height, width, channels]`, since a CPU convolves about twice as fast in
-        that order, and changing it once costs less than in every epoch. Grids of cells have that order, and keep their
-        type.
+        that order, and changing it once costs less than in every epoch. Grids of cells, and images with their channels
+        last, have that order, and keep their type.
         """
-        if self.name in ("floorplan", *_GRIDS):
+        if self.name == "floorplan" or self._is_channels_last:
             return observation
         return observation.movedim(1, -1).contiguous() if self.name in _CONVOLUTIONS else observation.flatten(1).float()
 
@@ -277,7 +278,14 @@ class Network:
     def _channels_first(self) -> tuple[int, ...]:
         """Return the shape of what is convolved: channels, height, width."""
         shape = self.observation.shape
-        return (shape[-1], *shape[:-1]) if self.name in _GRIDS else shape
+        return (shape[-1], *shape[:-1]) if self._is_channels_last else shape
+
+    @property
+    def _is_channels_last(self) -> bool:
+        if self.name != "nature":
+            return self.name in _GRIDS
+        *size, last = self.observation.shape
+        return last < _NATURE_SIDE <= min(size)
 
     @property
     def _known(self) -> Facts:

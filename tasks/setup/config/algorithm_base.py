@@ -231,7 +231,9 @@ def check_bounds(
 
 _SMALLEST_PIXELS = 36
 """The network 'nature' takes no smaller images."""
-_MOST_CHANNELS = 4  # of an image with its channels last: red, green, blue and opacity
+_LEAST_SIDE = 16
+"""An axis that alone is shorter is an image's channels; boards, and what has many planes, may have two short ones."""
+_COLOURS = 3
 _SMALLEST_CELLS = {"small": 3, "lines": 4}
 """Networks of grids of cells, and the smallest side of a grid that each takes."""
 _MOST_CELLS = 400
@@ -304,26 +306,45 @@ def check_images(network: str, environment: EnvironmentSpec) -> None:
         )
     if network not in _CONVOLUTIONS:
         return
-    size = shape[:-1] if network in _SMALLEST_CELLS else shape[1:]
     smallest = {"nature": _SMALLEST_PIXELS, **_SMALLEST_CELLS}.get(network, 1)
+    size = shape[:-1] if network in _SMALLEST_CELLS else shape[1:]
+    if network == "nature" and len(shape) == _IMAGE_DIMENSIONS and min(size) < smallest:
+        size = shape[:-1]  # its channels may be last
     large = network == "lines" and math.prod(size) > _MOST_CELLS
     if len(shape) != _IMAGE_DIMENSIONS or min(size) < smallest or large:
         kind = "grids [height, width, channels]" if network in _SMALLEST_CELLS else "images [channels, height, width]"
+        kind += " or [height, width, channels]" if network == "nature" else ""
         least = f" of {smallest} x {smallest} at least" if smallest > 1 else ""
         least += f" and {_MOST_CELLS} cells at most" if network == "lines" else ""
         advice = f"choose {'leaves' if leaves else 'mlp'}"
-        if (
-            network not in _SMALLEST_CELLS
-            and len(shape) == _IMAGE_DIMENSIONS
-            and shape[-1] <= _MOST_CHANNELS < shape[0]
-        ):
-            advice = (
-                "its channels are last. Where Gymnasium steps it, its wrapper GrayscaleObservation and then "
-                "FrameStackObservation with stack_size = 4 give [4, height, width]: name both in environment.wrappers"
-            )
         raise ConfigError(
             f"algorithm.network = '{network}': {environment['id']} observes {shape}, expected {kind}{least}; {advice}"
         )
+
+
+def misread_images(settings: AlgorithmSettings, environment: EnvironmentSpec) -> str:
+    """Say why a network would take another axis of images for their channels; '' if it would not.
+
+    A stored run goes on with its network; a new one is refused.
+    """
+    network = settings.network if isinstance(settings, (NetworkSettings, EncoderSettings)) else "mlp"
+    shape = observed_shape(environment)
+    if len(shape) != _IMAGE_DIMENSIONS:
+        return ""
+    (first, *size), (*size_before, last) = shape, shape
+    found = f"algorithm.network = '{network}': {environment['id']} observes {shape}, images with their channels"
+    if network == "residual" and last < _LEAST_SIDE <= min(size_before):
+        other = "nature, which takes them" if min(size_before) >= _SMALLEST_PIXELS else "small, which has them"
+        grey = (
+            ". Where Gymnasium steps it, its wrapper GrayscaleObservation and then FrameStackObservation with "
+            "stack_size = 4 give [4, height, width]: name both in environment.wrappers"
+        )
+        colours = last == _COLOURS
+        return f"{found} last, expected [channels, height, width]; choose {other} last{grey if colours else ''}"
+    if network in _SMALLEST_CELLS and first < _LEAST_SIDE <= min(size):
+        other = "nature or residual" if min(size) >= _SMALLEST_PIXELS else "residual"
+        return f"{found} first, expected grids [height, width, channels]; choose {other}, which has them first"
+    return ""
 
 
 def check_pixels(network: str, *, normalized: bool) -> None:

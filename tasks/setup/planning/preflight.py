@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from penstock import native
+from penstock.native.adapters.one_array import OneArray
 from penstock.native.kernel_level import UnknownLevelError, level
 from penstock.native.teams.masks import permitted
 from penstock.storage.errors import ConfigError
@@ -17,6 +18,7 @@ from penstock.tasks.environments.factory import make_pool
 from penstock.tasks.environments.header import loaded_header
 from penstock.tasks.environments.torch.registry import check_torch_environment
 from penstock.tasks.model.algorithms.custom_probe import probe_algorithm
+from penstock.tasks.setup.config.algorithm_base import misread_images
 from penstock.tasks.setup.config.custom_algorithm import CustomAlgorithmSettings
 from penstock.tasks.setup.config.replay import ReplayConfig
 from penstock.tasks.setup.config.run import TrainConfig
@@ -237,19 +239,23 @@ def check_reach(config: RunConfig, policy: DistributionPolicy | None) -> None:
         )
 
 
-def check_environment(root: Store, config: RunConfig) -> None:
+def check_environment(root: Store, config: RunConfig) -> str:
     """Check that the environment can be made, and that the algorithm and the shards' columns fit it.
+
+    Returns:
+        Why a new run is refused where a stored one goes on, with a remedy; '' if it is not.
 
     Raises:
         PenstockError: names the mistake and a remedy.
     """
-    check_acting(in_environment_of_sources(root, config) if isinstance(config, ReplayConfig) else config)
+    return check_acting(in_environment_of_sources(root, config) if isinstance(config, ReplayConfig) else config)
 
 
-def check_acting(config: RunConfig) -> None:
-    """Check a configuration that has its environment as `check_environment` does, which has the errors."""
+def check_acting(config: RunConfig) -> str:
+    """Check a configuration that has its environment as `check_environment` does, whose result and errors it has."""
     with closing(make_pool(config, 1)) as pool:
         environment = pool.environment
+        unfit_if_new = misread_images(config.algorithm, environment) or _unread_texts(config, pool)
         if isinstance(config, TrainConfig):
             _check_round_bytes(config, environment)
         if pool.restores_by_replay:
@@ -257,6 +263,20 @@ def check_acting(config: RunConfig) -> None:
     custom = probe_algorithm(config).rows if isinstance(config.algorithm, CustomAlgorithmSettings) else None
     if isinstance(config, TrainConfig):
         check_stored_as(config, environment, custom)
+    return unfit_if_new
+
+
+def _unread_texts(config: RunConfig, pool: EnvironmentPool) -> str:
+    """Say which texts the environment observes; '' if none: the numbers of their characters mean nothing."""
+    space = pool.single_observation_space
+    if not isinstance(space, OneArray) or not space.texts:
+        return ""
+    return (
+        f"environment: {config.environment.id} observes text ({', '.join(map(repr, space.texts))}), which no network "
+        f"here reads; of a Dict, name the other keys to gymnasium.wrappers.FilterObservation (filter_keys) in "
+        f"environment.wrappers, or choose an id whose entry point encodes the text as a Box, with "
+        f"gymnasium.wrappers.TransformObservation"
+    )
 
 
 def _check_round_bytes(config: TrainConfig, environment: EnvironmentSpec) -> None:

@@ -82,7 +82,7 @@ def resolve(config: RunConfig, if_exists: IfExists) -> ResolvedRun:
     root = open_store(config.store)
     require_endpoint(config.store)
     check_device(config)
-    check_environment(root, config)
+    unfit_if_new = check_environment(root, config)
     guarantees = probe(root)
     run = RunFolder(root, config.name) if config.name else None
     if run is None or not run.exists():
@@ -91,6 +91,8 @@ def resolve(config: RunConfig, if_exists: IfExists) -> ResolvedRun:
                 f"continues = {origin!r}: Penstock sets this where a population copies a run; leave it out, or "
                 f"start from another run's commit with `penstock fork`"
             )
+        if unfit_if_new:
+            raise ConfigError(unfit_if_new)
         if run is not None:
             refuse_driven(run.store)
             refuse_leftovers(run)

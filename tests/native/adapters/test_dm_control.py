@@ -61,7 +61,8 @@ def test_a_task_that_draws_by_opengl_says_so_where_there_is_none(suite):
 
 def test_mistakes_are_refused_by_name(suite):
     """A task that there is not, with similar ones; and settings, which the suite's tasks do not have."""
-    with pytest.raises(ValueError, match="dm_control has no task 'dm_control/cartpole-balanse'; similar: dm_control/c"):
+    said = r"no task 'dm_control/cartpole-balanse'; similar: dm_control/c.*; `penstock envs d.*/` lists all"
+    with pytest.raises(ValueError, match=said):
         native.make("dm_control/cartpole-balanse", 1)
     with pytest.raises(ValueError, match="has no setting 'gravity'"):
         native.make(BALANCE, 1, gravity=3.0)

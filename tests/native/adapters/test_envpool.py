@@ -130,6 +130,7 @@ def test_a_time_limit_holds_where_envpool_ignores_it(envpool, mode):
     ("arguments", "message"),
     [
         ({"id": "envpool/CartPole-v9"}, "EnvPool has no environment 'envpool/CartPole-v9'; similar: envpool/CartPole"),
+        ({"id": "envpool/NoSuch"}, "no environment 'envpool/NoSuch'; `penstock envs envpool/` lists all"),
         ({"id": "envpool/TicTacToe-v1"}, "has 2 players, whose rows EnvPool gives in any order"),
         ({"autoreset_mode": "Disabled"}, "EnvPool resets by itself; autoreset_mode is NextStep or SameStep"),
         ({"id": "envpool/Ant-v5", "frame_skips": 2}, "no setting 'frame_skips'.*did you mean frame_skip"),

@@ -48,11 +48,16 @@ def test_the_limit_of_a_task_is_reported(wrappers):
     assert native.make("minigrid/MiniGrid-Empty-5x5-v0", 1, size=16).environment["max_episode_steps"] == 4 * 16**2
 
 
-@pytest.mark.parametrize("name", ["MiniGrid-DoorKey-5x5-v9", "CartPole-v1"])
-def test_ids_that_are_none_of_minigrids_are_refused(wrappers, name):
-    """With similar ones."""
-    with pytest.raises(ValueError, match=f"MiniGrid has no environment 'minigrid/{name}'; similar: minigrid/"):
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("minigrid-doorkey-5x5-v0", "; similar: minigrid/MiniGrid-DoorKey-5x5-v0, "), ("CartPole-v1", "")],
+)
+def test_ids_that_are_none_of_minigrids_are_refused(wrappers, name, near):
+    """With similar ones of MiniGrid, and no others, and the command that lists all."""
+    said = f"MiniGrid has no environment 'minigrid/{name}'{near}.*; `penstock envs minigrid/` lists all"
+    with pytest.raises(ValueError, match=said) as caught:
         native.make(f"minigrid/{name}", 1)
+    assert "similar: minigrid/CartPole" not in str(caught.value)
 
 
 def test_a_missing_package_is_named_with_its_extra():

@@ -5,11 +5,11 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Sequence, Text
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Sequence, Text, Tuple
 from gymnasium.spaces.utils import flatten
 
 from penstock import native
-from penstock.native.adapters.one_array import as_one_array, encoding, observation_format
+from penstock.native.adapters.one_array import OneArray, as_one_array, encoding, observation_format
 
 from ...support.environments.structured import ID, Explorer
 
@@ -102,6 +102,15 @@ def test_a_choice_alone_and_text_have_leaves_of_their_own():
     """An observation that is a single choice is the leaf `value`; text is its characters' numbers."""
     assert described(Discrete(5))["leaves"] == (leaf("value", "choice", "int64", (), (5,)),)
     assert described(Dict({"said": Text(3)}))["leaves"] == (leaf("said", "numbers", "int32", (3,)),)
+
+
+def test_the_array_names_its_texts():
+    """By their leaves, described or not, and behind a mask: so that a run can refuse what no network reads."""
+    space = Dict({"x": Box(0, 1, (2,)), "said": Tuple([Text(3), Discrete(2)]), "action_mask": MultiBinary(2)})
+    for options in ({}, {"structured": True}, {"action_mask": "observation"}, {"action_mask": "info"}):
+        seen = as_one_array(Showing(space), **options).observation_space
+        assert isinstance(seen, OneArray)
+        assert seen.texts == ("said.0",)
 
 
 def test_what_has_no_leaves_stays_as_it_is():

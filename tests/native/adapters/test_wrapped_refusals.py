@@ -23,8 +23,21 @@ CARTPOLE = "gymnasium/CartPole-v1"
         ),
         ({"id": "Taxy-v3"}, "no environment is called 'Taxy-v3'; .*similar: .*Taxi-v4"),
         ({"id": "gymnasium/Taxy-v3"}, "Gymnasium has no environment 'Taxy-v3': .*similar: .*Taxi-v4"),
-        ({"id": "no_such_module:Env-v0"}, "Gymnasium has no environment 'no_such_module:Env-v0': No module named"),
+        (
+            {"id": "no_such_module:Env-v0"},
+            "Gymnasium has no environment 'no_such_module:Env-v0': No module named .*; install the package that has it",
+        ),
+        ({"id": "gymnasium/NoSuch"}, "has no environment 'NoSuch': .*doesn't exist; `penstock envs` lists all"),
         ({"id": "ALE/Brekout-v5"}, "no Atari game is called 'ALE/Brekout-v5'; similar: ALE/Breakout-v5"),
+        ({"id": "ALE/qqqqqqqqqq"}, "is called 'ALE/qqqqqqqqqq'; `penstock envs ALE/` lists all"),
+        ({"id": "ale/breakout"}, "is called 'ale/breakout'; similar: ALE/Breakout-v5.*; `penstock envs ale/` lists"),
+        ({"id": "minatar/breakout"}, "'minatar/breakout'; similar: MinAtar/Breakout-v1.*; `penstock envs minatar/`"),
+        ({"id": "Gymnasium/CartPole-v1"}, "'Gymnasium/CartPole-v1'; similar: gymnasium/CartPole-v1"),
+        ({"id": "dm_control/nosuch-x"}, "dm_control has no task 'dm_control/nosuch-x'.*; `penstock envs dmc?"),
+        ({"id": "toy/NoSuch"}, "no environment is called 'toy/NoSuch'; `penstock envs toy/` lists all"),
+        ({"id": "toys/NoSuch"}, "no environment is called 'toys/NoSuch'; `penstock envs` lists all"),
+        ({"id": "pettingzoo/mpe/nosuch_v3"}, "has no environment .*_v3'; `penstock envs pettingzoo/mpe/` lists all"),
+        ({"id": "pettingzoo/mpee/simple_spread_v3"}, "a family of .*; similar: pettingzoo/mpe/simple_spread_v3"),
         ({"id": BREAKOUT, "frame_skip": 4}, r"no setting 'frame_skip'; its settings: .*frameskip=4"),
         (
             {"id": CARTPOLE, "batch_size": 1},
@@ -344,15 +357,17 @@ sys.modules["ale_py"] = None
 from penstock import native
 native.make("CartPole-v1", 1).reset(seed=0)
 native.make("gymnasium/CartPole-v1", 1).reset(seed=0)
-try:
-    native.make("ALE/Pong-v5", 1)
-except ValueError as error:
-    print(error)
+for name in ("ALE/Pong-v5", "ale/pong"):
+    try:
+        native.make(name, 1)
+    except ValueError as error:
+        print(error)
 """
     done = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "ALE/Pong-v5 needs ale-py (GPL-2.0" in done.stdout
-    assert "pip install 'penstock-rl[atari]'" in done.stdout
+    assert "'ale/pong'; if one whose id begins with 'ALE/' is meant: ALE/ needs ale-py" in done.stdout
+    assert done.stdout.count("pip install 'penstock-rl[atari]'") == 2
 
 
 @pytest.mark.parametrize("mask", [np.zeros(2, bool), np.ones(3, bool), [True, False], np.ones(2)])

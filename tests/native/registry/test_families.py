@@ -53,6 +53,19 @@ def test_a_missing_package_is_no_error():
     assert "Atari;False;0;pip install 'penstock-rl[atari]'" in lines
 
 
+def test_penstocks_own_box2d_is_listed_with_what_builds_it():
+    """It is a distribution of its own: listed as missing where it is not installed, whoever else brings its ids."""
+    code = (
+        "import sys; sys.modules.update(penstock_box2d=None)\n"
+        "from penstock.native.registry.families import families\n"
+        "one = next(family for family in families() if family.name == 'Box2D')\n"
+        "print(one.installed, one.ids, one.install, one.restored, one.note, sep=';')\n"
+    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
+    said = "False;();pip install --no-build-isolation native/packages/box2d;state;penstock-box2d: LunarLander-v3 and"
+    assert done.stdout.startswith(said)
+
+
 def test_ids_that_a_package_registers_can_be_made_in_a_process_that_has_not_listed_them():
     """Listing imports packages, which register ids; `make` alone must do the same by the id."""
     pytest.importorskip("ale_py")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -16,10 +17,11 @@ from penstock.tasks.model.algorithms.iql import IQL
 from penstock.tasks.model.algorithms.sac import SAC
 from penstock.tasks.model.nn.layers import part
 from penstock.tasks.roles.learning.gradients import minibatch_gradient
-from penstock.tasks.setup.config.algorithm_base import check_images
+from penstock.tasks.setup.config.algorithm_base import check_images, misread_images
 from penstock.tasks.setup.config.loading import build_config
 from penstock.tasks.setup.config.off_policy import DQNSettings, SACSettings
 from penstock.tasks.setup.config.offline import BehaviourCloningSettings, IQLSettings
+from penstock.tasks.setup.config.on_policy import PPOSettings
 from penstock.tasks.setup.config.replay import build_replay_config
 from penstock.tasks.specs import EnvironmentSpec, LossInputs, ParameterGroup, Spec, State, Trajectory
 
@@ -199,6 +201,47 @@ def test_a_perceptron_keeps_its_identity():
     assert board.identity()["algorithm"].items() >= {"network": "small"}.items()
 
 
+def observing(*shape: int) -> Any:
+    return {"observation": {"dtype": "uint8", "shape": shape}, "id": "Pixels-v0"}
+
+
+@pytest.mark.parametrize(
+    ("network", "shape", "said"),
+    [
+        ("residual", (96, 96, 3), r"channels last, expected \[channels, .*; choose nature, .*Grayscale.*Frame"),
+        ("residual", (64, 64, 12), "channels last, .*; choose nature, which takes them last$"),
+        ("residual", (20, 20, 3), "channels last, .*; choose small, which has them last"),
+        ("small", (4, 84, 84), r"channels first, expected grids .*; choose nature or residual, which has them first$"),
+        ("lines", (5, 20, 20), "channels first, .*; choose residual, which has them first$"),
+    ],
+)
+def test_a_new_run_is_told_that_its_network_would_misread_images(network: str, shape: tuple[int, ...], said: str):
+    """With a network that reads them; what was stored goes on, so it is no error where a pool is made."""
+    settings = PPOSettings(network=cast("Any", network))
+    assert re.search(said, misread_images(settings, observing(*shape)))
+    assert misread_images(DQNSettings(network=cast("Any", network)), observing(*shape))
+    check_images(network, observing(*shape))
+
+
+@pytest.mark.parametrize(
+    ("network", "shape"),
+    [
+        ("residual", (3, 96, 96)),
+        ("residual", (17, 8, 8)),
+        ("residual", (16, 4, 4)),
+        ("small", (96, 96, 3)),
+        ("small", (10, 10, 4)),
+        ("small", (4, 12, 5)),
+        ("nature", (96, 96, 3)),
+        ("mlp", (96, 96, 3)),
+        ("mlp", (4,)),
+    ],
+)
+def test_images_in_the_order_of_their_network_and_boards_of_any_are_taken(network: str, shape: tuple[int, ...]):
+    """Two short axes may be a board's, so that nobody can say which is the channels'."""
+    assert misread_images(PPOSettings(network=cast("Any", network)), observing(*shape)) == ""
+
+
 def test_what_is_not_supported_is_refused_by_name():
     """Networks with a memory or of netlists, normalised images, and perceptrons over new images."""
     source = {"source": {"runs": ["any"]}}
@@ -216,8 +259,8 @@ def test_what_is_not_supported_is_refused_by_name():
     board = {"environment": {"id": "ConnectFour-v0"}, "algorithm": {"name": "dqn", "network": "nature"}}
     with pytest.raises(ConfigError, match=r"network = 'nature': ConnectFour-v0 observes \[6, 7, 2\], expected images"):
         make_pool(build_config(board), 1)
-    colours = {"observation": {"dtype": "uint8", "shape": [96, 96, 3], "low": 0, "high": 255}, "id": "CarRacing-v3"}
-    with pytest.raises(
-        ConfigError, match=r"nature': CarRacing-v3 observes \[96, 96, 3\], .* channels are last\. .*Frame"
-    ):
-        check_images("nature", cast("Any", colours))
+    check_images("nature", observing(96, 96, 3))
+    said = r"expected images \[channels, .*\] or \[height, .*\] of 36 x 36 at least; choose mlp"
+    for shape in ((35, 96, 3), (3, 35, 96), (96, 96)):
+        with pytest.raises(ConfigError, match=said):
+            check_images("nature", observing(*shape))

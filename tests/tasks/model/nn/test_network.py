@@ -17,6 +17,7 @@ from penstock.tasks.environments.factory import make_pool
 from penstock.tasks.model.algorithms.impala import IMPALA
 from penstock.tasks.model.algorithms.ppo import PPO
 from penstock.tasks.model.algorithms.registry import make_algorithm
+from penstock.tasks.model.nn.network import Network
 from penstock.tasks.roles.acting.tile import RoundBuffers, TileActor
 from penstock.tasks.roles.learning.gradients import minibatch_gradient
 from penstock.tasks.roles.learning.window import RoundWindow
@@ -214,6 +215,20 @@ def test_atari_frames_are_learned_from(kind: Callable[..., PPOSettings | IMPALAS
         assert torch.isfinite(gradient).all()
         assert gradient.abs().max() > 0
     pool.close()
+
+
+def test_nature_takes_images_with_their_channels_last():
+    """The same parameters give the same numbers for the same pixels in both orders; others are of channels first."""
+    first = Network("nature", Spec("uint8", (3, 36, 40)), 8, (6,))
+    last = Network("nature", Spec("uint8", (36, 40, 3)), 8, (6,))
+    made = [network.init(2, 1.0, torch.Generator().manual_seed(1)) for network in (first, last)]
+    assert all(torch.equal(made[0][name], made[1][name]) for name in made[0])
+    seen = torch.randint(256, (5, 36, 40, 3), generator=torch.Generator().manual_seed(2), dtype=torch.uint8)
+    prepared = [first.prepared(seen.movedim(-1, 1)), last.prepared(seen)]
+    assert torch.equal(*prepared)
+    outputs = [network.step(made[0], None, prepared[0])[0] for network in (first, last)]
+    assert torch.equal(*outputs)
+    assert outputs[0].std() > 0
 
 
 def test_a_plain_perceptron_keeps_its_identity():

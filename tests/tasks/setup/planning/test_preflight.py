@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import gymnasium
+import numpy as np
 import pytest
 import torch
 
 from penstock.flows.support.plan import plan
+from penstock.flows.sweeps.points import Point, check_points
 from penstock.storage.errors import ConfigError
+from penstock.storage.runs.run import RunFolder
+from penstock.storage.stores.open import open_store
 from penstock.tasks.driver.run import describe_run
 from penstock.tasks.setup.config.loading import build_config, merge, with_overrides
 from penstock.tasks.setup.config.replay import build_replay_config
@@ -149,6 +153,15 @@ def test_a_cuda_device_that_is_not_there_is_refused():
         ({"environment": {"settings": {"gravitee": 1.0}}}, "no configuration field 'gravitee'"),
         ({"environment": {"id": "test/Odd-v0"}}, "action space Text.*TransformAction"),
         ({"environment": {"id": "test/Talks-v0"}}, "observation space Sequence.*encodes it as a Box"),
+        ({"environment": {"id": "test/Says-v0"}}, r"observes text \('said'\), .*FilterObservation.*TransformObs"),
+        (
+            {"environment": {"id": "test/Says-v0", "structured": True}},
+            r"test/Says-v0 observes text \('said'\), which no network here reads",
+        ),
+        (
+            {"environment": {"id": "test/Sees-v0"}, "algorithm": {"network": "residual"}},
+            r"network = 'residual': test/Sees-v0 observes \[20, 20, 3\], images with their channels last, .*small",
+        ),
     ],
 )
 def test_plan_refuses_what_train_refuses_with_the_same_line(tmp_path, odd_environments, values, said):
@@ -173,11 +186,49 @@ def odd_environments():
     class Talks(gymnasium.Env):
         observation_space, action_space = spaces.Sequence(spaces.Discrete(3)), spaces.Discrete(2)
 
-    gymnasium.register("test/Odd-v0", Odd)
-    gymnasium.register("test/Talks-v0", Talks)
+    class Says(gymnasium.Env):
+        observation_space = spaces.Dict(said=spaces.Text(3), seen=spaces.Box(0, 1, (2,)))
+        action_space = spaces.Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            return {"said": "abc", "seen": np.zeros(2, np.float32)}, {}
+
+        def step(self, action):
+            return {"said": "abc", "seen": np.zeros(2, np.float32)}, 0.0, False, False, {}
+
+    class Sees(Says):
+        observation_space = spaces.Box(0, 255, (20, 20, 3), np.uint8)
+
+        def reset(self, *, seed=None, options=None):
+            gymnasium.Env.reset(self, seed=seed)
+            return np.zeros((20, 20, 3), np.uint8), {}
+
+        def step(self, action):
+            return np.zeros((20, 20, 3), np.uint8), 0.0, False, False, {}
+
+    made = {"test/Odd-v0": Odd, "test/Talks-v0": Talks, "test/Says-v0": Says, "test/Sees-v0": Sees}
+    for env_id, entry_point in made.items():
+        gymnasium.register(env_id, entry_point)
     yield
-    for env_id in ("test/Odd-v0", "test/Talks-v0"):
+    for env_id in made:
         del gymnasium.registry[env_id]
+
+
+@pytest.mark.parametrize(
+    ("env_id", "algorithm"), [("test/Says-v0", {}), ("test/Sees-v0", {"network": "residual", "hidden": [8]})]
+)
+def test_observations_that_are_refused_do_not_end_a_stored_run(tmp_path, odd_environments, env_id, algorithm):
+    """It was begun before they were: neither its resume nor that of a sweep with it is refused, as a new run is."""
+    values = {"store": str(tmp_path), "name": "mine", "environment": {"id": env_id}, "algorithm": algorithm}
+    config = build_config(values)
+    with pytest.raises(ConfigError, match=env_id):
+        resolve(config, "refuse")
+    with pytest.raises(ConfigError, match=env_id):
+        check_points([Point({}, config)])
+    RunFolder(open_store(str(tmp_path)), "mine").create({"config": {}})
+    assert resolve(config, "resume").exists
+    check_points([Point({}, config)])
 
 
 SPREAD = {
