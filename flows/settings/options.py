@@ -10,6 +10,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, get_origin
 
 from penstock.flows.settings.listing import settings_of
+from penstock.flows.settings.other_names import OTHER_NAMES
 from penstock.storage.errors import ConfigError
 from penstock.tasks.setup.config.loading import build_config, load_preset, merge, table_of, with_overrides
 from penstock.tasks.setup.config.run import TrainConfig
@@ -160,7 +161,8 @@ def resolve_setting(name: str, kind: type[RunConfig] = TrainConfig, *, option: s
         new = name.replace("placement", "distribution", 1)
         raise ConfigError(_spelled(f"{option}{name} was renamed to {option}{new}", option))
     known = dict.fromkeys([*paths, *(path.rpartition(".")[2] for path in paths)])
-    close = difflib.get_close_matches(name, known, n=3)
+    other = OTHER_NAMES.get(name.rpartition(".")[2])
+    close = [other] if other in paths else difflib.get_close_matches(name, known, n=3)
     hint = f"; did you mean {' or '.join(f'{option}{path}' for path in close)}?" if close else ";"
     raise ConfigError(f"{_spelled(option + name, option)}: no such setting{hint} `penstock settings` lists them all")
 

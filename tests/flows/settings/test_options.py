@@ -1,6 +1,7 @@
 """Settings of several algorithms: as options of the command line, in the list of settings, and in Prefect's form."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,8 @@ from pydantic_core import to_jsonable_python
 
 from penstock import tasks
 from penstock.flows.settings.listing import flat_settings, format_setting, reference, settings_of
-from penstock.flows.settings.options import describe_settings, nested_settings, parse_overrides
+from penstock.flows.settings.options import describe_settings, nested_settings, parse_overrides, resolve_setting
+from penstock.flows.settings.other_names import OTHER_NAMES
 from penstock.flows.train import train
 from penstock.storage.errors import ConfigError
 from penstock.tasks.setup.config.custom_algorithm import CUSTOM
@@ -30,6 +32,13 @@ def test_a_setting_of_any_algorithm_is_an_option():
         parse_overrides(["--nme", "x"])
     with pytest.raises(ConfigError, match=r"--zzz: no such setting; `penstock settings` lists them all"):
         parse_overrides(["--zzz", "x"])
+
+
+@pytest.mark.parametrize("name", OTHER_NAMES)
+def test_other_libraries_names_are_answered_with_ours(name: str):
+    """Each stands for a setting that exists, and is none of ours itself."""
+    with pytest.raises(ConfigError, match=rf"no such setting; did you mean --{re.escape(OTHER_NAMES[name])}\?"):
+        resolve_setting(name)
 
 
 def test_wrappers_are_given_as_toml_as_json_or_alone():

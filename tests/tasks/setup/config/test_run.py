@@ -248,7 +248,7 @@ def test_no_minibatch_is_empty():
 
 def test_an_unknown_environment_or_setting_of_it_is_refused_with_those_that_exist():
     """The pool knows what there is, and its answer becomes one of ours."""
-    with pytest.raises(ConfigError, match="environment: .*'Cart'; similar: CartPole-v1, .*`penstock envs` lists all"):
+    with pytest.raises(ConfigError, match=r"environment: .*'Cart'; similar: CartPole-v1, .*`penstock envs` lists all"):
         make_pool(build_config({"environment": {"id": "Cart"}}), 1)
     with pytest.raises(ConfigError, match=r"environment: .*'gravty'.*gravity=9\.8"):
         make_pool(build_config({"environment": {"settings": {"gravty": 1.0}}}), 1)
