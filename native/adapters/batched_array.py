@@ -6,23 +6,33 @@ from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Space
-from gymnasium.spaces.utils import flatten_space
+
+from penstock.native.adapters.one_array import MASK, PLAIN, Encoding, encoding, masked_encoding
 
 
 class BatchedArray:
-    """The encoder of a space's batches; a single array with dimensions stays as it is."""
+    """The encoder of a space's batches; a single array with dimensions and without a mask stays as it is.
 
-    def __init__(self, space: Space[Any]) -> None:
-        self._observed = space
-        self._is_plain = isinstance(space, (Box, MultiBinary)) and bool(space.shape)
-        flat: Any = space if self._is_plain else flatten_space(space)
-        self._dtype = flat.dtype if np.issubdtype(flat.dtype, np.floating) else np.dtype(np.float32)
-        low, high = (None, None) if self._is_plain else (flat.low.astype(self._dtype), flat.high.astype(self._dtype))
-        self.space: Any = flat if low is None or high is None else Box(low, high, dtype=self._dtype.type)
+    Raises:
+        ValueError: two leaves of a structured observation have one name; or there can be no such mask.
+    """
+
+    def __init__(self, space: Space[Any], actions: Space[Any] | None = None, asked: Encoding = PLAIN) -> None:
+        self._mask_is_inside = asked.action_mask == "observation"
+        self._is_plain = not asked.action_mask and isinstance(space, (Box, MultiBinary)) and bool(space.shape)
+        self._key: str | None = None
+        self.space: Any = space
         """The space of one row."""
+        if asked.action_mask:
+            assert actions is not None
+            masked, self.space = masked_encoding(space, actions, asked.action_mask, structured=asked.structured)
+            space, self._key = masked.rest.space, masked.key
+        elif not self._is_plain:
+            self.space = encoding(space, structured=asked.structured)[1]
+        self._observed, self._dtype = space, self.space.dtype
         of_vectors = isinstance(space, Dict) and all(_is_vector(part) for part in space.spaces.values())
         self._names = [*space.spaces] if isinstance(space, Dict) and of_vectors else None
-        """The parts, if each is a vector as it is."""
+        """The parts behind the mask, if each is a vector as it is."""
 
     @staticmethod
     def can_encode(space: Space[Any]) -> bool:
@@ -31,11 +41,18 @@ class BatchedArray:
             return all(BatchedArray.can_encode(part) for part in space.spaces.values())
         return isinstance(space, (Box, Discrete, MultiBinary))
 
-    def __call__(self, batch: Any, out: Any = None) -> Any:
-        """Encode a batch: `[num_envs, ...]` arrays, or dictionaries of these; into `out` if it is given."""
+    def __call__(self, batch: Any, out: Any = None, mask: Any = None) -> Any:
+        """Encode a batch: `[num_envs, ...]` arrays, or dictionaries of these; into `out` if it is given.
+
+        `mask` is that of a batch that it is not a part of.
+        """
         if not self._is_plain:
-            named = self._names
-            parts = _parts(self._observed, batch) if named is None else [batch[name] for name in named]
+            named, rest = self._names, batch if self._key is None else batch[self._key]
+            parts = _parts(self._observed, rest) if named is None else [rest[name] for name in named]
+            if self._mask_is_inside:
+                mask = batch[MASK]
+            if mask is not None:
+                parts.insert(0, np.asarray(mask).reshape(len(mask), -1))
             if out is None:
                 return np.concatenate(parts, axis=1, dtype=self._dtype, casting="unsafe")
             return np.concatenate(parts, axis=1, out=out, casting="unsafe")

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Dict
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 
+from penstock.native.adapters.one_array import PLAIN, Encoding, as_one_array
 from penstock.native.adapters.vector_env import WrappedSource
 from penstock.native.pool.arguments import folded_seed, similar_ids, where_to_look
 from penstock.native.pool.control_suite import IDS as OWN_IDS
@@ -28,6 +29,7 @@ from penstock.native.pool.control_suite import PREFIX as OWN_PREFIX
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from gymnasium.spaces import Space
     from gymnasium.vector import VectorEnv
     from numpy.typing import NDArray
 
@@ -37,12 +39,20 @@ _SEED_BITS = 32
 
 
 def dm_control_source(
-    env_id: str, num_envs: int, num_threads: int, max_episode_steps: int | None, settings: Mapping[str, Any]
+    env_id: str,
+    num_envs: int,
+    num_threads: int,
+    max_episode_steps: int | None,
+    settings: Mapping[str, Any],
+    encoding: Encoding = PLAIN,
 ) -> WrappedSource:
     """Return a task as `dm_control/cartpole-balance`, without settings but Gymnasium `wrappers`.
 
+    With `encoding.structured` those see dm_control's dictionaries, of which the leaves are made.
+
     Raises:
-        ValueError: dm_control is not installed or does not run on this MuJoCo, no such task, or a setting.
+        ValueError: dm_control is not installed or does not run on this MuJoCo, no such task, or a setting; or there can
+            be no such array.
     """
     if num_threads != 1:
         raise ValueError(f"{env_id} is stepped by Gymnasium, which has no threads: leave num_threads at 1")
@@ -52,12 +62,14 @@ def dm_control_source(
     limit = SuiteTask(env_id).step_limit if max_episode_steps is None else max_episode_steps
 
     def one() -> gymnasium.Env[Any, Any]:
-        env: gymnasium.Env[Any, Any] = SuiteTask(env_id)
+        env: gymnasium.Env[Any, Any] = SuiteTask(env_id, structured=encoding.structured)
         if max_episode_steps is not None and max_episode_steps != -1:
             env = TimeLimit(env, max_episode_steps)
         for wrapper in wrappers:
             env = wrapper(env)
-        return env
+        if not encoding.one_array:
+            return env
+        return as_one_array(env, structured=encoding.structured, action_mask=encoding.action_mask)
 
     def build(mode: AutoresetMode) -> VectorEnv[Any, Any, Any]:
         return SyncVectorEnv([one] * num_envs, autoreset_mode=mode)
@@ -79,27 +91,26 @@ def dm_control_types(env_id: str) -> dict[str, type | None]:
 
 
 class SuiteTask(gymnasium.Env[Any, Any]):
-    """One task: what dm_control observes, one after the other, as float64; rewards from 0 to 1.
+    """One task: what dm_control observes, one after the other, as float64, or by name; rewards from 0 to 1.
 
     A seed loads the task again, since some draw their model at random. Where its time limit ends an episode, it is
     truncated.
     """
 
-    def __init__(self, env_id: str) -> None:
-        self._id = env_id
+    def __init__(self, env_id: str, *, structured: bool = False) -> None:
+        self._id, self._structured = env_id, structured
         self._env = self._loaded(0)
         action, observed = self._env.action_spec(), self._env.observation_spec()
         self._axis = 0 if all(len(spec.shape) == 1 for spec in observed.values()) else None  # None flattens each
         size = int(sum(np.prod(spec.shape) for spec in observed.values()))
-        self.observation_space = Box(-np.inf, np.inf, (size,), np.float64)
+        parts: dict[str, Space[Any]] = {name: _unbounded(spec.shape) for name, spec in observed.items()}
+        self.observation_space = Dict(parts) if structured else _unbounded((size,))
         self.action_space = Box(action.minimum, action.maximum, dtype=np.float64)
         self._bounds = action.minimum, action.maximum
         limit = self._env._step_limit  # noqa: SLF001  (nothing public tells)
         self.step_limit = None if np.isinf(limit) else int(np.ceil(limit))
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[NDArray[np.float64], dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode; with a seed, of a task that is loaded anew. ValueError without an OpenGL that it needs."""
         super().reset(seed=seed, options=options)
         if seed is not None:
@@ -116,7 +127,7 @@ class SuiteTask(gymnasium.Env[Any, Any]):
             ) from error
         return self._shown(moment.observation), {}
 
-    def step(self, action: Any) -> tuple[NDArray[np.float64], float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Step: observation, reward, terminated where the discount is 0, truncated at the time limit, no infos."""
         low, high = self._bounds
         moment = self._env.step(np.minimum(np.maximum(action, low), high))  # `np.clip` takes several times as long
@@ -138,8 +149,14 @@ class SuiteTask(gymnasium.Env[Any, Any]):
         except Exception as error:
             raise ValueError(_why(self._id, error)) from error
 
-    def _shown(self, observation: Mapping[str, Any]) -> NDArray[np.float64]:
+    def _shown(self, observation: Mapping[str, Any]) -> NDArray[np.float64] | dict[str, NDArray[np.float64]]:
+        if self._structured:
+            return {name: np.array(part, dtype=np.float64) for name, part in observation.items()}
         return np.concatenate([*observation.values()], axis=self._axis, dtype=np.float64)
+
+
+def _unbounded(shape: tuple[int, ...]) -> Box:
+    return Box(-np.inf, np.inf, shape, np.float64)
 
 
 def envpool_twin(env_id: str) -> str:

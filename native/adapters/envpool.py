@@ -16,6 +16,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 from penstock.native.adapters.batched_array import BatchedArray, with_true_bounds
+from penstock.native.adapters.one_array import MASK, PLAIN, Encoding
 from penstock.native.adapters.round_steps import RoundStep, RoundVector
 from penstock.native.adapters.vector_env import WrappedSource
 from penstock.native.pool.arguments import folded_seed, refuse_unknown, similar_ids, where_to_look
@@ -32,6 +33,7 @@ PREFIX = "envpool/"
 
 _SEED_BITS = 31
 _NO_LIMIT = 2**31 - 1
+_MASKS = (MASK, "legal_action_mask")
 _MADE_HERE = {
     *("num_envs", "batch_size", "num_threads", "max_num_players", "base_path", "seed", "env_seed"),
     *("gym_reset_return_info", "max_episode_steps", "reward_threshold"),
@@ -44,17 +46,17 @@ def envpool_source(
     num_threads: int,
     max_episode_steps: int | None,
     settings: Mapping[str, Any],
-    *,
-    one_array: bool = False,
+    encoding: Encoding = PLAIN,
 ) -> WrappedSource:
     """Return an environment as `envpool/CartpoleBalance-v1`, with EnvPool's settings by its names.
 
-    With `one_array=True` Discrete and Dict observations are encoded as one array, as Gymnasium's FlattenObservation
-    does it. An episode that ends by itself in the last allowed step counts as truncated alone: EnvPool does not tell.
+    With `encoding.one_array` Discrete and Dict observations are encoded as one array, as Gymnasium's FlattenObservation
+    does it. A mask in 'info' may be called `legal_action_mask`, as in the tasks of PGX. An episode that ends by itself
+    in the last allowed step counts as truncated alone: EnvPool does not tell.
 
     Raises:
         ValueError: EnvPool or what the task needs is not installed, or no such task, setting, value or autoreset mode;
-            or the task has several players.
+            or the task has several players, or no such mask.
     """
     name = env_id.removeprefix(PREFIX)
     offered = _offered(env_id)
@@ -70,6 +72,7 @@ def envpool_source(
             f"{env_id} has {spec.config.max_num_players} players, whose rows EnvPool gives in any order; expected a "
             f"task of one player"
         )
+    mask_name = _mask_among_infos(env_id, spec) if encoding.action_mask == "info" else None
 
     def build(mode: AutoresetMode) -> VectorEnv[Any, Any, Any]:
         if mode == AutoresetMode.DISABLED:
@@ -80,7 +83,7 @@ def envpool_source(
             return _made(env_id, lambda envpool: envpool.make_gymnasium(name, **arguments))
 
         asked = values.get("max_episode_steps", _NO_LIMIT)
-        return EnvPoolVector(env_id, make, spec, num_envs, mode, asked, one_array=one_array)
+        return EnvPoolVector(env_id, make, spec, num_envs, mode, asked, encoding=encoding, mask_name=mask_name)
 
     limit = int(spec.config.max_episode_steps)
     threshold = getattr(spec.config, "reward_threshold", None)
@@ -102,7 +105,7 @@ class EnvPoolVector(RoundVector):
     """An EnvPool with seeds as `SyncVectorEnv` takes them, in Gymnasium's next-step or same-step mode.
 
     `make` makes an EnvPool of seeds, one for each environment. Some of its tasks ignore the time limit that they are
-    given, so `limit` is kept here too.
+    given, so `limit` is kept here too. `mask_name` is that of the mask among the infos; None where it is not there.
     """
 
     def __init__(
@@ -114,7 +117,8 @@ class EnvPoolVector(RoundVector):
         mode: AutoresetMode,
         limit: int = _NO_LIMIT,
         *,
-        one_array: bool,
+        encoding: Encoding,
+        mask_name: str | None = None,
     ) -> None:
         self._id, self._make, self._limit = env_id, make, limit
         self._env: Any = None
@@ -125,7 +129,10 @@ class EnvPoolVector(RoundVector):
             warnings.simplefilter("ignore", UserWarning)  # of the precision of its bounds
             observed, self.single_action_space = spec.gymnasium_observation_space, spec.gymnasium_action_space
         observed = with_true_bounds(observed)
-        self._encoder = BatchedArray(observed) if one_array and BatchedArray.can_encode(observed) else None
+        self._mask_name = mask_name
+        self._encoder: BatchedArray | None = None
+        if encoding.one_array and BatchedArray.can_encode(observed):
+            self._encoder = BatchedArray(observed, self.single_action_space, encoding)
         self.single_observation_space = observed if self._encoder is None else self._encoder.space
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
@@ -158,14 +165,14 @@ class EnvPoolVector(RoundVector):
             return self._current, {}
         for kept in (self._length, self._over, self._cut):
             kept[:] = 0
-        self._current = self._encoded(self._running().reset()[0])
+        self._current = self._encoded(*self._running().reset())
         return self._current, {}
 
     def step(self, actions: Any) -> tuple[Any, NDArray[Any], NDArray[np.bool_], NDArray[np.bool_], Infos]:
         """Step; in same-step mode `final_obs` has the last observations of the episodes that ended."""
         given = np.ascontiguousarray(actions, dtype=self._action_dtype)
         seen, reward, terminated, truncated, reports = self._running().step(given)
-        self._current = self._encoded(seen)
+        self._current = self._encoded(seen, reports)
         begun = self._over.copy()
         if self._cut.any():  # EnvPool knows nothing of their end, and has stepped them
             terminated, truncated = terminated & ~self._cut, truncated & ~self._cut
@@ -192,8 +199,8 @@ class EnvPoolVector(RoundVector):
     def round_step(self, actions: Any, out: NDArray[Any]) -> RoundStep:
         """Step in same-step mode, without infos; the observations are arrays."""
         given = np.ascontiguousarray(actions, dtype=self._action_dtype)
-        seen, reward, terminated, truncated, _ = self._running().step(given)
-        self._fill(out, seen)
+        seen, reward, terminated, truncated, reports = self._running().step(given)
+        self._fill(out, seen, reports)
         over = terminated | truncated
         if self._limit < _NO_LIMIT:
             self._length += 1
@@ -204,7 +211,7 @@ class EnvPoolVector(RoundVector):
             ended = np.flatnonzero(over)
             final = dict(zip(ended.tolist(), out[ended], strict=True))
             rows = np.empty((len(ended), *out.shape[1:]), dtype=out.dtype)
-            self._fill(rows, self._running().reset(ended.astype(np.int32))[0])
+            self._fill(rows, *self._running().reset(ended.astype(np.int32)))
             out[ended], self._length[ended] = rows, 0
         self._current = out
         return RoundStep(out, reward, terminated, truncated, final)
@@ -229,18 +236,32 @@ class EnvPoolVector(RoundVector):
         return self._env
 
     def _reset_some(self, current: Any, envs: NDArray[np.int64]) -> Any:
-        rows = self._encoded(self._running().reset(envs.astype(np.int32))[0])
+        rows = self._encoded(*self._running().reset(envs.astype(np.int32)))
         self._length[envs], self._over[envs], self._cut[envs] = 0, False, False
         return _replaced(current, envs, rows)
 
-    def _encoded(self, seen: Any) -> Any:
-        return seen if self._encoder is None else self._encoder(seen)
+    def _encoded(self, seen: Any, reports: Mapping[str, Any]) -> Any:
+        return seen if self._encoder is None else self._encoder(seen, mask=self._mask_in(reports))
 
-    def _fill(self, out: NDArray[Any], seen: Any) -> None:
+    def _fill(self, out: NDArray[Any], seen: Any, reports: Mapping[str, Any]) -> None:
         if self._encoder is None:
             out[...] = seen
         else:
-            self._encoder(seen, out)
+            self._encoder(seen, out, mask=self._mask_in(reports))
+
+    def _mask_in(self, reports: Mapping[str, Any]) -> Any:
+        return None if self._mask_name is None else reports[self._mask_name]
+
+
+def _mask_among_infos(env_id: str, spec: Any) -> str:
+    """Return the name of a task's mask among its infos; ValueError where it has none there."""
+    given = [*spec.state_array_spec]
+    if named := [name for name in _MASKS if f"info:{name}" in given]:
+        return named[0]
+    remedy = "choose action_mask = 'observation'" if f"obs:{MASK}" in given else "leave it out"
+    raise ValueError(
+        f"action_mask = 'info': {env_id} has neither {' nor '.join(map(repr, _MASKS))} among its infos; {remedy}"
+    )
 
 
 def _row(batch: Any, env: int) -> Any:

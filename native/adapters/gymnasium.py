@@ -10,7 +10,7 @@ from gymnasium.vector import AutoresetMode
 
 from penstock.native import _core
 from penstock.native.adapters.keywords import check_keywords, keywords_of, suggestion, type_of
-from penstock.native.adapters.one_array import as_one_array
+from penstock.native.adapters.one_array import PLAIN, Encoding, as_one_array
 from penstock.native.adapters.vector_env import WrappedSource
 from penstock.native.pool.arguments import similar_ids, where_to_look
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
 
     Wrapper = Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]]
-    from penstock.native.adapters.one_array import MaskSource
 
 PREFIX = "gymnasium/"
 MODES = ("sync", "async", "vector_entry_point")
@@ -47,21 +46,18 @@ def gymnasium_source(
     max_episode_steps: int | None,
     settings: Mapping[str, Any],
     *,
-    one_array: bool = False,
+    encoding: Encoding = PLAIN,
     own_wrappers: tuple[Wrapper, ...] = (),
     last_wrappers: tuple[Wrapper, ...] = (),
-    structured: bool = False,
-    action_mask: MaskSource | None = None,
 ) -> WrappedSource:
     """Return an environment by its id in Gymnasium's registry.
 
     `vectorization_mode` is 'sync' (the default: one after the other), 'async' (a process each) or 'vector_entry_point'
     (the vector environment that the id brings). It, `vector_kwargs` and `wrappers` are those of `gymnasium.make_vec`;
-    with `one_array=True` observations that are none (Discrete, Tuple, Dict) are encoded as one, where `sync` or `async`
-    make the environments; `structured=True` describes the leaves of that array, and `action_mask` names where a mask to
-    put in front of it is. Other settings go to the environment. An adapter's `own_wrappers` come before the setting's,
-    and `last_wrappers` after them. A pool with the setting's, which may keep something over episodes (running means),
-    makes new environments whenever it is seeded by ids.
+    with `encoding.one_array` observations that are none (Discrete, Tuple, Dict) are encoded as one, where `sync` or
+    `async` make the environments. Other settings go to the environment. An adapter's `own_wrappers` come before the
+    setting's, and `last_wrappers` after them. A pool with the setting's, which may keep something over episodes
+    (running means), makes new environments whenever it is seeded by ids.
 
     Raises:
         ValueError: No such id, mode, setting or value, or something that the environment needs is not installed.
@@ -90,8 +86,8 @@ def gymnasium_source(
             f"wrappers ({', '.join(map(repr, asked))}) go around single environments, and the vector environment that "
             f"{env_id} brings has none; choose vectorization_mode='sync' or 'async', or leave the wrappers out"
         )
-    encode = partial(as_one_array, structured=structured, action_mask=action_mask)
-    wrappers = (*own_wrappers, *asked, *last_wrappers, *((encode,) if one_array else ()))
+    encode = partial(as_one_array, structured=encoding.structured, action_mask=encoding.action_mask)
+    wrappers = (*own_wrappers, *asked, *last_wrappers, *((encode,) if encoding.one_array else ()))
 
     def build(autoreset_mode: AutoresetMode) -> VectorEnv[Any, Any, Any]:
         arguments = dict(values)

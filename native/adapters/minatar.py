@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 
 from penstock.native.adapters.gymnasium import gymnasium_source, gymnasium_types
+from penstock.native.adapters.one_array import PLAIN, Encoding
 from penstock.native.pool.arguments import folded_seed
 
 if TYPE_CHECKING:
@@ -24,15 +25,21 @@ _SEED_BITS = 32
 
 
 def minatar_source(
-    env_id: str, num_envs: int, num_threads: int, max_episode_steps: int | None, settings: Mapping[str, Any]
+    env_id: str,
+    num_envs: int,
+    num_threads: int,
+    max_episode_steps: int | None,
+    settings: Mapping[str, Any],
+    encoding: Encoding = PLAIN,
 ) -> WrappedSource:
-    """Return a game as `MinAtar/Breakout-v1`, with the settings of `gymnasium_source`.
+    """Return a game as `MinAtar/Breakout-v1`, with the settings of `gymnasium_source`; wrappers may give it leaves.
 
     Raises:
         ValueError: MinAtar is not installed, or as `gymnasium_source`.
     """
     _be_registered(env_id)
-    return gymnasium_source(env_id, num_envs, num_threads, max_episode_steps, settings, own_wrappers=(SeededGame,))
+    usual = env_id, num_envs, num_threads, max_episode_steps, settings
+    return gymnasium_source(*usual, encoding=encoding, own_wrappers=(SeededGame,))
 
 
 def minatar_ids() -> list[str]:

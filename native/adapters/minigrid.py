@@ -2,18 +2,21 @@
 
 An observation is a dictionary with the agent's view, its direction and a mission in words. No network here reads words:
 MiniGrid's own ImgObsWrapper leaves the view alone, uint8 [width, height, 3] of kinds, colours and states of cells,
-unless a wrapper before it has made something else of the dictionary.
+unless a wrapper before it has made something else of the dictionary. Structured observations keep all but the words.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
 from gymnasium.spaces import Dict
+from gymnasium.wrappers import FilterObservation
 
 from penstock.native.adapters.gymnasium import OF_MAKE_VEC, gymnasium_source, gymnasium_types
+from penstock.native.adapters.one_array import MASK, PLAIN, Encoding
 from penstock.native.pool.arguments import similar_ids, where_to_look
 
 if TYPE_CHECKING:
@@ -32,8 +35,7 @@ def minigrid_source(
     num_threads: int,
     max_episode_steps: int | None,
     settings: Mapping[str, Any],
-    *,
-    one_array: bool = False,
+    encoding: Encoding = PLAIN,
 ) -> WrappedSource:
     """Return a task as `minigrid/MiniGrid-Empty-5x5-v0`, with the settings of `gymnasium_source`.
 
@@ -50,8 +52,8 @@ def minigrid_source(
         num_threads,
         max_episode_steps,
         settings,
-        one_array=one_array,
-        last_wrappers=(without_mission,),
+        encoding=encoding,
+        last_wrappers=(partial(without_mission, encoding=encoding),),
     )
     if made.max_episode_steps is None and (limit := _steps_of(name, settings)):
         return replace(made, id=env_id, max_episode_steps=limit)
@@ -69,13 +71,24 @@ def minigrid_types(env_id: str) -> dict[str, type | None]:
     return gymnasium_types(_registered(env_id))
 
 
-def without_mission(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
-    """Return the environment with its view alone, if it still observes a mission."""
-    from minigrid.wrappers import ImgObsWrapper  # noqa: PLC0415  (an optional extra)
+def without_mission(env: gymnasium.Env[Any, Any], encoding: Encoding = PLAIN) -> gymnasium.Env[Any, Any]:
+    """Return the environment with its view alone, if it still observes a mission.
+
+    A mask of choices that a wrapper has put among the observations stays, where it is asked for. Structured
+    observations lose the words alone; a mission that a wrapper has turned into numbers stays there.
+    """
+    from minigrid.core.mission import MissionSpace  # noqa: PLC0415  (an optional extra)
+    from minigrid.wrappers import ImgObsWrapper  # noqa: PLC0415
 
     space = env.observation_space
-    has_words = isinstance(space, Dict) and _MISSION in space.spaces and _IMAGE in space.spaces
-    return ImgObsWrapper(env) if has_words else env
+    if not (isinstance(space, Dict) and _MISSION in space.spaces and _IMAGE in space.spaces):
+        return env
+    if encoding.structured:
+        return FilterObservation(env, [key for key, part in space.spaces.items() if not isinstance(part, MissionSpace)])
+    if encoding.action_mask == "observation" and MASK in space.spaces:
+        return FilterObservation(env, [_IMAGE, MASK])
+    view: gymnasium.Env[Any, Any] = ImgObsWrapper(env)
+    return view
 
 
 def _registered(env_id: str) -> str:

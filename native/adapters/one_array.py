@@ -33,6 +33,19 @@ _EXACT = {"float32": 1 << 24, "float64": 1 << 53}
 _BYTES, _SMALLEST_SIDE, _IMAGE_AXES = 255, 3, (2, 3)
 
 
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """Options of one array, as `native.make` takes them."""
+
+    one_array: bool = False
+    structured: bool = False
+    action_mask: MaskSource | None = None
+
+
+PLAIN = Encoding()
+"""Observations as the environment has them."""
+
+
 def is_one_array(space: Space[Any]) -> bool:
     """Return whether observations are arrays of numbers with at least one dimension."""
     return isinstance(space, (Box, MultiBinary, MultiDiscrete)) and bool(space.shape)

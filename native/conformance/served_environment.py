@@ -10,10 +10,9 @@ from gymnasium.spaces import Dict, Discrete, Tuple
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import concatenate, create_empty_array
 
-from penstock.native.adapters.one_array import MASK
+from penstock.native.adapters.one_array import MASK, Encoding
 from penstock.native.sockets.batch import MISSING_MASK
 from penstock.native.sockets.client import RefusedError
-from penstock.native.sockets.observing import Encoding
 from penstock.native.sockets.source import socket_source
 from penstock.native.sockets.vector import SocketVector
 

@@ -12,9 +12,15 @@ from gymnasium.vector import AutoresetMode
 from penstock.native import _core
 from penstock.native.adapters.atari import PREFIX as ATARI
 from penstock.native.adapters.atari import AtariBatches, atari_source
+from penstock.native.adapters.dm_control import PREFIX as DM_CONTROL
+from penstock.native.adapters.dm_control import envpool_twin
+from penstock.native.adapters.gymnasium import gymnasium_knows
+from penstock.native.adapters.minigrid import PREFIX as MINIGRID
+from penstock.native.adapters.one_array import Encoding
 from penstock.native.adapters.vector_env import WrappedPool
 from penstock.native.pool import mujoco_library, task_libraries
 from penstock.native.pool.arguments import configuration, settable, similar_ids, where_to_look
+from penstock.native.pool.control_suite import PREFIX as CONTROL_SUITE
 from penstock.native.pool.pool import Pool
 from penstock.native.pool.rendering_pool import RenderingPool
 from penstock.native.pool.resources import resource_types, without_resources
@@ -29,6 +35,9 @@ if TYPE_CHECKING:
     from penstock.native.adapters.one_array import MaskSource
     from penstock.native.adapters.vector_env import WrappedSource
     from penstock.native.interface import EnvironmentPool
+
+_TOY = "toy/"
+"""Beginning of the ids of Gymnasium's toy text that this package steps."""
 
 unknown_id_hooks: list[Callable[[], object]] = []
 """Hooks that are called for an unknown id, which they may then load."""
@@ -80,18 +89,17 @@ def make(
             Also of Atari games, which then only `async_reset`, `send` and `recv` step.
         deterministic: Whether `recv` gives batches in a fixed rotation instead of whichever are done first;
             `batch_size` must then divide `num_envs`.
-        one_array: Whether environments of Gymnasium and of servers that observe Discrete, Tuple or Dict are made to
-            observe one float array, as by the wrapper FlattenObservation: a choice is one-hot. All others observe one
-            anyway.
+        one_array: Whether environments of other libraries that observe Discrete, Tuple or Dict are made to observe one
+            float array, as by the wrapper FlattenObservation: a choice is one-hot. All others observe one anyway.
         one_action: Whether environments of other libraries take one array as every action: choices from 0, and
             structured actions (MultiDiscrete, MultiBinary, a Box of integers, Dict, Tuple) as vectors of float32, as
             `environment["action"]` then lists their leaves. All others take one anyway.
         structured: With `one_array`, whether `EnvironmentPool.environment` describes the leaves of that array, each of
-            which it then holds exactly: it is float32, or float64 if a leaf needs that. Also of PettingZoo's, whose
-            array then has, leaf after leaf, those of all agents.
-        action_mask: With `one_array`, where environments of Gymnasium and of servers give the mask of allowed choices,
-            under the key `action_mask`: in the 'info' of every reset and step, or as part of a Dict 'observation'. The
-            array begins with it then, as that of `ConnectFour-v0` does. None: nowhere.
+            which it then holds exactly: it is float32, or float64 if a leaf needs that. MiniGrid's are all but the
+            mission's words. Also of PettingZoo's, whose array then has, leaf after leaf, those of all agents.
+        action_mask: With `one_array`, where environments of other libraries give the mask of allowed choices, under the
+            key `action_mask`: in the 'info' of every reset and step, or as part of a Dict 'observation'. The array
+            begins with it then, as that of `ConnectFour-v0` does. None: nowhere.
         config: Fields of the environment's configuration, as one value or one for each environment. For Atari the
             settings of ale-py's AtariVectorEnv; for Gymnasium's the arguments of `gymnasium.make_vec`, of which
             `vectorization_mode` is 'sync', 'async' or 'vector_entry_point'.
@@ -148,9 +156,7 @@ def make(
         num_threads,
         max_episode_steps,
         config,
-        one_array=one_array,
-        structured=structured,
-        action_mask=action_mask,
+        Encoding(one_array=one_array, structured=structured, action_mask=action_mask),
     )
     kind = StatePool if family.gives_state else WrappedPool
     return kind(family.source(wanted), mode, record_episode_statistics=record_episode_statistics, one_action=one_action)
@@ -188,7 +194,24 @@ def _check_encoding(id: str, *, one_array: bool, structured: bool, action_mask: 
     named = named_family(id)
     encodes = named.encodes if named else not is_native(id)
     if given and not encodes:
-        raise ValueError(f"{given}: {id} observes one array as it is, expected an id of Gymnasium's; leave it out")
+        twins = " or ".join(map(repr, _twins_with_parts(id, structured=structured)))
+        other = f", or choose {twins}, the same environment stepped by another library" if twins else ""
+        raise ValueError(
+            f"{given}: {id} observes one array as it is, its mask in front if it has one; leave it out{other}"
+        )
+
+
+def _twins_with_parts(environment_id: str, *, structured: bool) -> list[str]:
+    """Return the ids under which other libraries show an environment's parts, or its mask."""
+    name = environment_id.removeprefix(_TOY)
+    if not structured:
+        return [name] if environment_id == f"{_TOY}Taxi-v4" else []
+    if environment_id.startswith(CONTROL_SUITE):
+        theirs = f"{DM_CONTROL}{environment_id.removeprefix(CONTROL_SUITE)}"
+        return [envpool_twin(theirs), theirs]
+    if environment_id.startswith("MiniGrid-"):
+        return [f"{MINIGRID}{environment_id}"]
+    return [name] if name != environment_id and gymnasium_knows(name) else []
 
 
 def make_native(

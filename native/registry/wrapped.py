@@ -23,7 +23,6 @@ from penstock.native.simulators.playground import PREFIX as MJX
 from penstock.native.simulators.playground import playground_ids, playground_source, playground_types
 from penstock.native.simulators.warp import PREFIX as WARP
 from penstock.native.simulators.warp import warp_ids, warp_source
-from penstock.native.sockets.observing import Encoding
 from penstock.native.sockets.source import PREFIX as SOCKET
 from penstock.native.sockets.source import socket_source
 from penstock.native.teams.pettingzoo import PREFIX as PETTINGZOO
@@ -32,7 +31,7 @@ from penstock.native.teams.pettingzoo import pettingzoo_ids, pettingzoo_source, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from penstock.native.adapters.one_array import MaskSource
+    from penstock.native.adapters.one_array import Encoding
     from penstock.native.adapters.vector_env import WrappedSource
 
 SettingTypes: TypeAlias = "dict[str, type | None]"
@@ -49,9 +48,7 @@ class Wanted:
     num_threads: int
     max_episode_steps: int | None
     settings: Mapping[str, Any]
-    one_array: bool
-    structured: bool
-    action_mask: MaskSource | None
+    encoding: Encoding
 
     @property
     def usual(self) -> _Usual:
@@ -84,31 +81,21 @@ def _plainly(
     return lambda wanted: make(*wanted.usual)
 
 
-def _minigrid(wanted: Wanted) -> WrappedSource:
-    return minigrid_source(*wanted.usual, one_array=wanted.one_array)
-
-
-def _envpool(wanted: Wanted) -> WrappedSource:
-    return envpool_source(*wanted.usual, one_array=wanted.one_array)
+def _encoded(
+    make: Callable[[str, int, int, int | None, Mapping[str, Any], Encoding], WrappedSource],
+) -> Callable[[Wanted], WrappedSource]:
+    return lambda wanted: make(*wanted.usual, wanted.encoding)
 
 
 def _pettingzoo(wanted: Wanted) -> WrappedSource:
     environment_id, num_envs, _, max_episode_steps, settings = wanted.usual
-    return pettingzoo_source(environment_id, num_envs, max_episode_steps, settings, structured=wanted.structured)
-
-
-def _socket(wanted: Wanted) -> WrappedSource:
-    return socket_source(*wanted.usual, Encoding(wanted.one_array, wanted.structured, wanted.action_mask))
+    structured = wanted.encoding.structured
+    return pettingzoo_source(environment_id, num_envs, max_episode_steps, settings, structured=structured)
 
 
 def _gymnasium(wanted: Wanted) -> WrappedSource:
     within = replace(wanted, environment_id=wanted.environment_id.removeprefix(GYMNASIUM))
-    return gymnasium_source(
-        *within.usual,
-        one_array=wanted.one_array,
-        structured=wanted.structured,
-        action_mask=wanted.action_mask,
-    )
+    return gymnasium_source(*within.usual, encoding=wanted.encoding)
 
 
 def _none(_: str) -> SettingTypes:
@@ -118,12 +105,14 @@ def _none(_: str) -> SettingTypes:
 _GYMNASIUM = WrappedFamily(GYMNASIUM, _gymnasium, gymnasium_types, registered_ids, by_gymnasium=True, encodes=True)
 _FAMILIES = (
     WrappedFamily(ATARI, _plainly(atari_source), atari_types, atari_ids),
-    WrappedFamily(MINATAR, _plainly(minatar_source), minatar_types, minatar_ids, by_gymnasium=True),
-    WrappedFamily(MINIGRID, _minigrid, minigrid_types, minigrid_ids, by_gymnasium=True),
-    WrappedFamily(ENVPOOL, _envpool, envpool_types, envpool_ids),
-    WrappedFamily(DM_CONTROL, _plainly(dm_control_source), dm_control_types, dm_control_ids, by_gymnasium=True),
+    WrappedFamily(MINATAR, _encoded(minatar_source), minatar_types, minatar_ids, by_gymnasium=True, encodes=True),
+    WrappedFamily(MINIGRID, _encoded(minigrid_source), minigrid_types, minigrid_ids, by_gymnasium=True, encodes=True),
+    WrappedFamily(ENVPOOL, _encoded(envpool_source), envpool_types, envpool_ids, encodes=True),
+    WrappedFamily(
+        DM_CONTROL, _encoded(dm_control_source), dm_control_types, dm_control_ids, by_gymnasium=True, encodes=True
+    ),
     WrappedFamily(PETTINGZOO, _pettingzoo, pettingzoo_types, pettingzoo_ids),
-    WrappedFamily(SOCKET, _socket, _none, tuple, encodes=True),
+    WrappedFamily(SOCKET, _encoded(socket_source), _none, tuple, encodes=True),
     WrappedFamily(BRAX, _plainly(brax_source), brax_types, brax_ids, gives_state=True),
     WrappedFamily(WARP, _plainly(warp_source), _none, warp_ids, gives_state=True),
     WrappedFamily(MJX, _plainly(playground_source), playground_types, playground_ids, gives_state=True),

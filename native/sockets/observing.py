@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,25 +16,12 @@ if TYPE_CHECKING:
     from gymnasium.spaces import Space
     from numpy.typing import NDArray
 
-    from penstock.native.adapters.one_array import MaskSource
+    from penstock.native.adapters.one_array import Encoding
     from penstock.native.sockets.agreement import Agreement
 
     Path = tuple[str | int, ...]
 
 _LARGEST_NUMBER_BYTES = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Encoding:
-    """Options of one array, as `native.make` takes them."""
-
-    one_array: bool = False
-    structured: bool = False
-    action_mask: MaskSource | None = None
-
-
-PLAIN = Encoding()
-"""Observations as the environment has them."""
 
 
 class Observing:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from gymnasium.vector import AutoresetMode
 
+from penstock.native.adapters.one_array import PLAIN, Encoding
 from penstock.native.adapters.vector_env import WrappedSource
 from penstock.native.sockets import wire
 from penstock.native.sockets.client import ADDRESS_VARIABLE, RefusedError, Request, connect
-from penstock.native.sockets.observing import PLAIN, Encoding, Observing
+from penstock.native.sockets.observing import Observing
 from penstock.native.sockets.tls import Trust
 from penstock.native.sockets.vector import SocketVector
 

@@ -16,9 +16,10 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from penstock.native.adapters.one_array import PLAIN, Encoding
 from penstock.native.sockets import wire
 from penstock.native.sockets.client import RefusedError, connect
-from penstock.native.sockets.observing import PLAIN, Encoding, Observing
+from penstock.native.sockets.observing import Observing
 from penstock.native.sockets.rows import MASK
 
 if TYPE_CHECKING:

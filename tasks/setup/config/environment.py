@@ -143,14 +143,14 @@ class EnvironmentSettings(Settings):
 
     structured: bool = Field(
         False,
-        description="Keep the parts of Discrete, Tuple and Dict observations of Gymnasium's and PettingZoo's "
-        "environments apart: a column each in shards, and an encoder each in the network 'leaves'.",
+        description="Keep the parts of Discrete, Tuple and Dict observations of other libraries' environments apart: a "
+        "column each in shards, and an encoder each in the network 'leaves'.",
     )
 
     action_mask: Literal["info", "observation"] | None = Field(
         None,
-        description="Where an environment of Gymnasium gives the mask of allowed choices, under the key `action_mask`: "
-        "in its infos, or as a part of its Dict observations; empty: nowhere.",
+        description="Where an environment of another library gives the mask of allowed choices, under the key "
+        "`action_mask`: in its infos, or as a part of its Dict observations; empty: nowhere.",
     )
 
     wrappers: tuple[str | WrapperSettings, ...] = Field(

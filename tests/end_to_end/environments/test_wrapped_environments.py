@@ -26,7 +26,9 @@ SEEN = "{masked = true, leaving = true}"
 FAMILIES = {
     "wrappers": ("gymnasium/CartPole-v1", "--wrappers", NORMALIZED),
     "minigrid": ("minigrid/MiniGrid-Empty-5x5-v0", "--algorithm.network", "small"),
+    "structured minigrid": ("minigrid/MiniGrid-Empty-5x5-v0", *STRUCTURED),
     "envpool": ("envpool/CartPole-v1",),
+    "masked envpool": ("envpool/Knapsack-v1", *STRUCTURED, "--environment.action-mask", "observation"),
     "dm-control": ("dm_control/cartpole-balance",),
     "control-suite": ("dmc/reacher-easy", "--environment.max-episode-steps", "150"),
     "pettingzoo": ("pettingzoo/mpe/simple_speaker_listener_v4", "--algorithm.name", "mappo"),

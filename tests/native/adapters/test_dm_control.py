@@ -2,12 +2,17 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
+import gymnasium
 import numpy as np
 import pytest
 
 from penstock import native
+from penstock.native.adapters import dm_control
 from penstock.native.adapters.dm_control import SuiteTask, envpool_twin
+
+from ...support.environments.rounds import assert_same, play
 
 BALANCE = "dm_control/cartpole-balance"
 
@@ -41,6 +46,99 @@ def test_tasks_equal_dm_controls_own(suite, task):
         seen = got[0][0]
         assert got[1][0] == moment.reward
         assert not (got[2] | got[3]).any()
+
+
+@pytest.mark.parametrize("task", ["cartpole-balance", "walker-walk", "stacker-stack_2"])
+def test_structured_observations_equal_dm_controls_own(suite, task):
+    """Each of its arrays is a leaf of its shape, single numbers and matrices too; a wrapper sees the dictionary."""
+    seen_by_wrapper = []
+
+    class Looking(gymnasium.ObservationWrapper):
+        def observation(self, observation):
+            seen_by_wrapper.append(observation)
+            return observation
+
+    env_id = f"dm_control/{task}"
+    asked = {"one_array": True, "structured": True, "wrappers": (Looking,)}
+    pool = native.make(env_id, 1, autoreset_mode="Disabled", **asked)
+    leaves = pool.environment["observation"]["leaves"]
+    own = suite.load(*task.split("-"), task_kwargs={"random": 6})
+    moment, seen = own.reset(), pool.reset(seed=6)[0][0]
+    pool.action_space.seed(0)
+    for _ in range(20):
+        first = 0
+        assert {leaf["name"] for leaf in leaves} == set(moment.observation) == set(seen_by_wrapper[-1])
+        for leaf in leaves:
+            part = np.asarray(moment.observation[leaf["name"]])
+            assert (leaf["shape"], leaf["dtype"], leaf["kind"]) == (part.shape, "float64", "numbers")
+            np.testing.assert_array_equal(seen[first : first + part.size], part.ravel())
+            first += part.size
+        assert len(seen) == first
+        action = pool.action_space.sample()
+        seen, moment = pool.step(action)[0][0], own.step(action[0])
+
+
+def test_a_structured_state_is_restored_by_the_same_actions(suite):
+    """Over the ends of episodes too."""
+    asked = {"one_array": True, "structured": True, "max_episode_steps": 3}
+    pools = [native.make(BALANCE, 2, **asked) for _ in range(2)]
+    actions = np.random.default_rng(0).uniform(-1, 1, (7, 2, 1)).astype(np.float32)
+    pools[0].reset_ids(np.array([2**40, 9], np.uint64))
+    play(pools[0], actions)
+    pools[1].restore(pools[0].save())
+    assert_same(*(play(pool, actions) for pool in pools))
+
+
+class StandIn:
+    """A task, as dm_control has it, that counts its steps in a number and a matrix."""
+
+    _step_limit = 5.0
+
+    def action_spec(self):
+        return SimpleNamespace(minimum=-np.ones(1), maximum=np.ones(1))
+
+    def observation_spec(self):
+        return {name: SimpleNamespace(shape=np.shape(part)) for name, part in self._seen(0).items()}
+
+    def reset(self):
+        self.steps = 0
+        return self._moment(None)
+
+    def step(self, action):
+        self.steps += 1
+        return self._moment(1.0)
+
+    def _moment(self, reward):
+        over = self.steps == self._step_limit
+        return SimpleNamespace(observation=self._seen(self.steps), reward=reward, discount=1.0, last=lambda: over)
+
+    def _seen(self, steps):
+        return {"speed": np.full((2, 2), steps, np.float64), "height": steps / 3}
+
+
+def test_leaves_are_dm_controls_arrays_on_any_mujoco(monkeypatch):
+    """A stand-in observes a number and a matrix; without `structured` they are one array in dm_control's order."""
+    suite = SimpleNamespace(ALL_TASKS=(("cartpole", "balance"),), load=lambda *_, **__: StandIn())
+    monkeypatch.setattr(dm_control, "_suite", lambda _: suite)
+    pool = native.make(BALANCE, 1, autoreset_mode="Disabled", one_array=True, structured=True)
+    leaves = pool.environment["observation"]["leaves"]
+    assert [(leaf["name"], leaf["shape"], leaf["dtype"]) for leaf in leaves] == [
+        ("height", (), "float64"),
+        ("speed", (2, 2), "float64"),
+    ]
+    assert pool.reset(seed=0)[0].tolist() == [[0.0] * 5]
+    assert pool.step(np.zeros((1, 1)))[0].tolist() == [[1 / 3, 1.0, 1.0, 1.0, 1.0]]
+    plain = native.make(BALANCE, 1, one_array=True)
+    assert plain.environment["observation"] == {"dtype": "float64", "shape": (5,)}
+    plain.reset(seed=0)
+    assert plain.step(np.zeros((1, 1)))[0].tolist() == [[1.0, 1.0, 1.0, 1.0, 1 / 3]]
+
+
+@pytest.mark.parametrize("source", ["info", "observation"])
+def test_a_mask_is_refused(suite, source):
+    """The suite's actions are vectors."""
+    with pytest.raises(ValueError, match=r"action_mask: the actions are Box.* expected Discrete ones; leave it out"):
+        native.make(BALANCE, 1, one_array=True, action_mask=source)
 
 
 def test_an_end_by_time_is_a_truncation(suite):

@@ -6,6 +6,7 @@ import sys
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.spaces import Dict, Discrete
 from gymnasium.vector import AutoresetMode
 
 from penstock import native
@@ -37,6 +38,27 @@ def test_games_equal_minatars_own(game: str):
     assert ends
     pool.close()
     other.close()
+
+
+class Apart(gymnasium.ObservationWrapper):
+    """Shows a choice beside the board."""
+
+    def __init__(self, env):
+        super().__init__(env)
+        self.observation_space = Dict({"board": env.observation_space, "side": Discrete(2)})
+
+    def observation(self, observation):
+        return {"board": observation, "side": 1}
+
+
+def test_a_wrapper_may_give_leaves():
+    """They are kept apart, as those of Gymnasium's other ids."""
+    asked = {"wrappers": (Apart,), "one_array": True}
+    pool = native.make(GAME, 1, structured=True, **asked)
+    assert [leaf["name"] for leaf in pool.environment["observation"]["leaves"]] == ["board", "side"]
+    own = gymnasium.make(GAME)
+    np.testing.assert_array_equal(pool.reset(seed=3)[0][0], [*own.reset(seed=3)[0].ravel(), 0, 1])
+    assert native.make(GAME, 1, **asked).environment["observation"]["shape"] == (402,)
 
 
 def episodes(pool: native.EnvironmentPool, seeds: np.ndarray) -> bytes:

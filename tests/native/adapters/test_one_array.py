@@ -130,7 +130,15 @@ def test_two_leaves_of_one_name_are_refused():
 @pytest.mark.parametrize(
     ("env_id", "arguments", "message"),
     [
-        ("CartPole-v1", {"one_array": True}, "CartPole-v1 observes one array as it is, expected an id of Gymnasium's"),
+        ("CartPole-v1", {"one_array": True}, "CartPole-v1 observes one array as it is, .*; leave it out$"),
+        (
+            "dmc/walker-walk",
+            {"one_array": True},
+            "or choose 'envpool/WalkerWalk-v1' or 'dm_control/walker-walk', the",
+        ),
+        ("MiniGrid-Empty-5x5-v0", {"one_array": True}, "or choose 'minigrid/MiniGrid-Empty-5x5-v0', the same"),
+        ("toy/Blackjack-v1", {"one_array": True}, "or choose 'Blackjack-v1', the same environment stepped by another"),
+        ("toy/MaskedTaxi-v4", {"one_array": True}, "; leave it out$"),
         (ID, {}, "expected one_array = True; set that too"),
     ],
 )

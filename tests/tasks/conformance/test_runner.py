@@ -179,6 +179,15 @@ def test_structured_observations_of_teams_are_checked(name: str, shared: str):
     assert len(report.checks) == 13
 
 
+def test_leaves_of_another_librarys_environment_are_checked():
+    """MiniGrid's view by its convolutions, beside its direction."""
+    pytest.importorskip("minigrid", reason="comes with penstock-rl[minigrid]")
+    leaves = ["--environment.structured", "true", "--algorithm.network", "leaves", "--algorithm.features", "4"]
+    report = check_one_algorithm("ppo", "minigrid/MiniGrid-Empty-5x5-v0", ["--algorithm.hidden", "[8]", *leaves])
+    assert failures(report) == {}
+    assert len(report.checks) == 13
+
+
 def test_settings_of_the_environment_are_those_of_its_rows():
     """They apply to an algorithm and to a preset; one that the environment does not have is refused."""
     unknown = ["--environment.settings", "{unknown = 1}"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -55,6 +56,22 @@ def test_an_environments_own_observation_gives_the_action_of_its_array(make_cont
     assert policy.act(listed) == policy.act(seen[0])
     with pytest.raises(ValueError, match=r"a fraction where Dict.* has whole numbers"):  # it would act on black images
         policy.act({**seen[0], "camera": (seen[0]["camera"] / 256).tolist()})
+
+
+def test_minigrids_own_observation_without_its_words_gives_the_action_of_its_array(make_context: MakeContext):
+    """View and direction, as MiniGrid gives them; the run's pool observes no more."""
+    pytest.importorskip("minigrid", reason="comes with penstock-rl[minigrid]")
+    environment = {"id": "minigrid/MiniGrid-DoorKey-5x5-v0", "structured": True, "max_episode_steps": None}
+    context = make_context({"environment": environment, "algorithm": {"network": "leaves", "features": 4}})
+    commit(context, None)
+    policy, theirs = policy_of(context), gymnasium.make("MiniGrid-DoorKey-5x5-v0")
+    own = [theirs.reset(seed=seed)[0] for seed in range(4)]
+    seen = [{name: each[name] for name in ("image", "direction")} for each in own]
+    for array, each in zip(policy.as_rows(seen)[0], seen, strict=True):
+        assert np.array_equal(array, [*np.eye(4)[each["direction"]], *each["image"].ravel()])
+    assert np.array_equal(policy.act(seen), policy.act(policy.as_rows(seen)[0]))
+    with pytest.raises(ValueError, match="an observation that is not in Dict"):
+        policy.act(own[0])
 
 
 @pytest.mark.parametrize("masked", [False, True])
