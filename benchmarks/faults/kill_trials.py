@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 import psutil
 
 from penstock.flows.api.prefect_server import PrefectServer
+from penstock.storage.refs import parse_snapshot_name
 from tests.support.processes.commands import Command
 from tests.support.stored.power_disk import NoDiskError, PowerDisk
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from penstock.storage.runs.run import RunFolder
@@ -135,6 +136,7 @@ class Trial:
         seconds: float,
         victims: tuple[str, ...],
         most: int,
+        after_each: Callable[[], None] | None = None,
     ) -> None:
         """Train a run, disturb up to `most` of its commands, and give the next one until one ends by itself.
 
@@ -144,10 +146,14 @@ class Trial:
             seconds: what the training takes if nothing disturbs it.
             victims: what kills are drawn from.
             most: the most commands that are disturbed; how many are, is drawn.
+            after_each: called after each of these.
         """
         killed_before, started, ended = sum(self.kills.values()), time.perf_counter(), False
         for _ in range(self.random.randint(1, most)):
-            if ended := self.disturbed(commands["resume" if run.exists() else "train"], seconds, victims):
+            ended = self.disturbed(commands["resume" if run.exists() else "train"], seconds, victims)
+            if after_each:
+                after_each()
+            if ended:
                 break
         if not ended:
             arguments = commands["resume" if run.exists() else "train"]
@@ -206,6 +212,25 @@ def content(run: RunFolder) -> dict[str, bytes]:
     names += [ref.name for ref in run.log.shard_refs()]
     names += [ref.name for ref in (*newest.states, *newest.snapshots, newest.checkpoint)]
     return {name: run.store.read(name) for name in names}
+
+
+def published(run: RunFolder) -> dict[str, bytes]:
+    """Return every commit with its shards, and every snapshot and arrival order, committed or not."""
+    names = [name for folder in ("snapshots/", "orders/") for name in run.store.list(folder)]
+    return content(run) | {name: run.store.read(name) for name in names}
+
+
+def contradicted(run: RunFolder, seen: dict[str, bytes]) -> list[str]:
+    """Return the names of files that are not as they were seen, and of several snapshots of a version that was."""
+    stored = set(run.store.list())
+    names = {name for name, data in seen.items() if name not in stored or run.store.read(name) != data}
+    versions = {parse_snapshot_name(name).version for name in seen if name.startswith("snapshots/")}
+    names |= {
+        name
+        for name in stored - seen.keys()
+        if name.startswith("snapshots/") and parse_snapshot_name(name).version in versions
+    }
+    return [f"{run.store.url}/{name}" for name in sorted(names)]
 
 
 def differing(run: RunFolder, expected: dict[str, bytes]) -> list[str]:

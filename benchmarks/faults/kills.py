@@ -7,6 +7,9 @@ resume`, or `penstock train` where there was no run yet. Then `verify`, `copy` a
 command that ends with an error without having been killed counts as a manual intervention. One that is refused, because
 Prefect's server was down when it began, is given again, and counted.
 
+Two undisturbed runs of `central_stale`, a parameter server with `max_staleness`, differ already. Its runs are compared
+with what they had published when they were killed, and after the commands that follow with what they ended with.
+
     python -m benchmarks.faults.kills --kills 1000 --seed 1 --results benchmarks/results/<date>-kills
     python -m benchmarks.faults.kills --kills 500 --stores disk --victims power --results build/power-cuts
 
@@ -30,12 +33,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.faults.kill_trials import OPERATIONS, POWER, Trial, content, differing
+from benchmarks.faults.kill_trials import OPERATIONS, POWER, Trial, content, contradicted, differing, published
 from benchmarks.peers.measure import machine
 from benchmarks.support.object_server import ObjectServer
 from penstock.storage.runs.run import RunFolder
 from penstock.storage.stores.open import open_store
 
+STALE = "central_stale"
 POLICIES = {
     "single_learner_coarse": ("--act-tasks", "2"),
     "single_learner_fine": ("--env-tasks", "2"),
@@ -43,6 +47,12 @@ POLICIES = {
     "gpu_only": ("--learn-tasks", "2"),
     "environments": ("--env-tasks", "2", "--learn-tasks", "2"),
     "central": ("--learn-tasks", "2"),
+    # Of three agents, the first learner owns two.
+    "agents": (
+        *("--act-tasks", "2", "--learn-tasks", "2", "--environment.id", "simple_spread_v3"),
+        *("--algorithm.name", "mappo", "--algorithm.shared_parameters", "false"),
+    ),
+    STALE: ("--policy", "central", "--learn-tasks", "2", "--distribution.max_staleness", "1"),
 }
 STORES = ("folder", "s3", "disk")
 ROUNDS, MOST_DISTURBED = 40, 5
@@ -110,7 +120,8 @@ class Measurement:
         return content(RunFolder(open_store(url), name)), time.perf_counter() - started
 
     def _train(self, policy: str, name: str, url: str) -> tuple[str, ...]:
-        return ("train", self.preset, "--name", name, "--store", url, "--policy", policy, *POLICIES[policy])
+        options = POLICIES[policy] if policy == STALE else ("--policy", policy, *POLICIES[policy])
+        return ("train", self.preset, "--name", name, "--store", url, *options)
 
     def _disturb(self, policy: str, store: str) -> None:
         trial, url = self.trial, self.stores[store]
@@ -121,28 +132,44 @@ class Measurement:
         victims = tuple(victim for victim in self.victims if victim != POWER)
         if store == "disk" and POWER in self.victims:
             victims += (POWER,) * max(1, 2 * len(victims))
-        trial.survive(run, {"train": train, "resume": resume}, seconds, victims, self.args.kills_of_a_run)
-        self.differences += differing(run, self.expected[policy])
+        seen: dict[str, bytes] = {}
+
+        def look() -> None:
+            # After a cut, versions since the last commit may be published anew: what they were had not been flushed.
+            found = content(run) if store == "disk" else published(run)
+            seen.update((name, data) for name, data in found.items() if name not in seen)
+
+        commands = {"train": train, "resume": resume}
+        after_each = look if policy == STALE else None
+        trial.survive(run, commands, seconds, victims, self.args.kills_of_a_run, after_each)
+        if policy == STALE:
+            self.differences += contradicted(run, seen)
+            expected = content(run)
+        else:
+            expected = self.expected[policy]
+            self.differences += differing(run, expected)
         for operation in OPERATIONS if self.args.operations else ():
-            self._operate(run, url, operation, policy)
+            self._operate(run, url, operation, expected)
         run.store.delete(run.store.list())
 
-    def _operate(self, run: RunFolder, url: str, operation: str, policy: str) -> None:
+    def _operate(self, run: RunFolder, url: str, operation: str, expected: dict[str, bytes]) -> None:
         """Kill a command on a finished run, give it again, and note what differs then."""
         copies = f"{self.trial.folder}/copies"
         arguments = (operation, run.name, *((copies,) if operation == "copy" else ()), "--store", url)
         if not self.trial.disturbed(arguments, 2.0, ("the flow",)):
             self.trial.end(self.trial.start(*arguments), arguments)
         changed = RunFolder(open_store(copies), run.name) if operation == "copy" else run
-        self.differences += differing(changed, self.expected[policy])
+        self.differences += differing(changed, expected)
         shutil.rmtree(copies, ignore_errors=True)
 
     def result(self) -> dict[str, Any]:
         """Return the figures of this part."""
         given = [f"--kills {self.args.kills} --seed {self.args.seed}"]
-        for name, all_ in (("stores", STORES), ("victims", tuple(KINDS)), ("policies", tuple(POLICIES))):
+        for name, all_ in (("stores", STORES), ("victims", tuple(KINDS))):
             if (chosen := tuple(getattr(self.args, name))) != all_:
                 given.append(f"--{name} {' '.join(chosen)}")
+        # Always: parts that name none are from when there were only the first six.
+        given.append(f"--policies {' '.join(self.args.policies)}")
         for option, default in (("kills_of_a_run", MOST_DISTURBED), ("rounds", ROUNDS)):
             if (value := getattr(self.args, option)) != default:
                 given.append(f"--{option.replace('_', '-')} {value}")
@@ -218,7 +245,9 @@ def table(parts: list[dict[str, Any]]) -> str:
         "kills and power cuts": totals["kills"].total(),
         "of": counted("kills"),
         "during": counted("during"),
-        "files that differ from the undisturbed run": sum(len(part["differences"]) for part in parts),
+        "files that differ from the undisturbed run, or from what was published before": sum(
+            len(part["differences"]) for part in parts
+        ),
         "manual interventions": sum(len(part["manual_interventions"]) for part in parts),
         "seconds lost per kill of a run, median (worst)": f"{median(lost):.1f} ({max(lost):.1f})" if lost else "-",
     }

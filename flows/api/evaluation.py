@@ -1,11 +1,16 @@
-"""Evaluates a stored run in this process, without a cluster."""
+"""Finds the commit of a stored run that is evaluated in this process, without a cluster."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from penstock.storage.errors import ConfigError
 from penstock.storage.runs.run import RunFolder
 from penstock.storage.stores.open import open_store
-from penstock.tasks.setup.config.consent import record_consent
+from penstock.tasks.setup.config.consent import record_consent, require_consent
+
+if TYPE_CHECKING:
+    from penstock.storage.runs.commit_schema import Commit
 
 
 def trust_run(store: str, name: str) -> None:
@@ -13,14 +18,16 @@ def trust_run(store: str, name: str) -> None:
     record_consent(RunFolder(open_store(store), name))
 
 
-def evaluate_run(store: str, name: str, episodes: int, stage: int | None, key: int) -> dict[str, float]:
-    """Evaluate the last snapshot of a stage, in this process; the result is stored in the run's folder if possible.
+def commit_to_evaluate(store: str, name: str, stage: int | None) -> tuple[RunFolder, Commit]:
+    """Return a run and the commit of a stage, by default of the newest; needs no torch, to refuse mistakes at once.
 
     Raises:
+        RunNotFoundError: there is no such run.
         ConfigError: no stage is committed yet, or not this one.
+        ConsentError: the run names code in the working directory, and is not trusted.
     """
     run = RunFolder(open_store(store), name)
-    run.load()
+    require_consent(run)
     newest = run.log.newest()
     if newest is None or (stage is not None and stage > newest.stage):
         committed = "nothing yet" if newest is None else f"stages 0 to {newest.stage}"
@@ -30,7 +37,4 @@ def evaluate_run(store: str, name: str, episodes: int, stage: int | None, key: i
                 f"leave --stage out"
             )
         raise ConfigError(f"run '{name}' has committed {committed}; evaluate after `{run.command('resume')}`")
-    from penstock.tasks.analysis.evaluation import evaluate_commit
-
-    commit = newest if stage is None else run.log.read(stage)
-    return evaluate_commit(run, commit, episodes, key, keep_result=False)
+    return run, newest if stage is None else run.log.read(stage)

@@ -149,16 +149,19 @@ def evaluate(
             raise ConfigError(f"{name} = {value!r}: expected a whole number of at least {least}")
     if key >= 1 << 63:
         raise ConfigError(f"key = {key}: expected at most {(1 << 63) - 1}")
-    from penstock.flows.api.evaluation import evaluate_run, trust_run
+    from penstock.flows.api.evaluation import commit_to_evaluate, trust_run
 
     found = _found(run, store)
     if trust:
         trust_run(found.store, found.name)
+    folder, commit = commit_to_evaluate(found.store, found.name, stage)
     import torch
+
+    from penstock.tasks.analysis.evaluation import evaluate_commit
 
     threads = torch.get_num_threads()
     try:
-        return evaluate_run(found.store, found.name, episodes, stage, key)
+        return evaluate_commit(folder, commit, episodes, key, keep_result=False)
     finally:
         torch.set_num_threads(threads)
 

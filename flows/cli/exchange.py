@@ -68,15 +68,16 @@ def fork(
     An interrupted fork is repeated by giving the same command again.
     """
     from penstock.flows.display.summary import steps_done
-    from penstock.storage.runs.continuing.forking import fork_run
+    from penstock.storage.runs.continuing.forking import fork_run, require_forkable
     from penstock.storage.runs.run import RunFolder
     from penstock.storage.stores.open import open_store
     from penstock.tasks.data.input.window_stages import require_shards
 
     where = store or "runs"
+    source, target = RunFolder(open_store(where), run), RunFolder(open_store(to or where), name)
+    require_forkable(source, target, from_stage)
+    require_shards(source, from_stage + 1)
     with Working(f"copying run {run} up to stage {from_stage}", quiet=as_json) as working:
-        source, target = RunFolder(open_store(where), run), RunFolder(open_store(to or where), name)
-        require_shards(source, from_stage + 1)
         report = fork_run(source, target, from_stage, working.update)
     if as_json:
         typer.echo(

@@ -178,20 +178,26 @@ def evaluate(
     before with the same seeds are skipped; --json prints one line per evaluation. With PREFECT_API_URL, it is a flow
     run.
     """
-    from penstock.flows.api.evaluation import evaluate_run, trust_run
+    from penstock.flows.api.evaluation import commit_to_evaluate, trust_run
     from penstock.flows.cli.runs import follow_run
+    from penstock.storage.runs.run import RunFolder
+    from penstock.storage.stores.open import open_store
 
     if follow and stage is not None:
         raise ConfigError("--stage and --follow: one stage or all of them; leave one of the options out")
     if trust:
         trust_run(store or "runs", run)
     if follow:
+        RunFolder(open_store(store or "runs"), run).load()
         show = json.dumps if as_json else _evaluation_line
         with Working(f"evaluating the commits of run {run} as they appear", quiet=as_json):
             follow_run(store or "runs", run, episodes, key, idle_seconds, lambda result: typer.echo(show(result)))
         return
+    folder, commit = commit_to_evaluate(store or "runs", run, stage)
     with Working(f"evaluating run {run} over {amount(episodes, 'episodes')}", quiet=as_json):
-        result = evaluate_run(store or "runs", run, episodes, stage, key)
+        from penstock.tasks.analysis.evaluation import evaluate_commit
+
+        result = evaluate_commit(folder, commit, episodes, key, keep_result=False)
     if as_json:
         _print_json(result)
     else:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from penstock.flows.display.plain import plain
 from penstock.storage.errors import ConfigError, RunFinishedError
 from penstock.tasks.roles.worker.fork_server import start_fork_server, stop_fork_server
 
@@ -161,8 +162,8 @@ def resume(
     where = store or "runs"
     config = stored_config(where, run, overrides, trust=trust)
     if from_stage is not None:
-        for name in abandon_after(RunFolder(open_store(where), run), from_stage):
-            typer.echo(f"{name} is damaged, and now in {ABANDONED}", err=True)
+        for name, problem in abandon_after(RunFolder(open_store(where), run), from_stage).items():
+            typer.echo(plain(f"{name} was given up, and is now in {ABANDONED}: {problem}"), err=True)
     try:
         _drive(config, "resume", as_json=as_json)
     except RunFinishedError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TypedDict
 
-from penstock.storage.errors import CorruptObjectError, RunNotFoundError
+from penstock.storage.errors import RunNotFoundError
 from penstock.storage.runs.run import RunFolder, run_names
 from penstock.storage.runs.verification import verify_run
 from penstock.storage.stores.open import open_store
@@ -20,7 +20,7 @@ class VerifiedRun(TypedDict):
     commits: int
     objects: int
     faults: int
-    """Number of damaged or missing objects that commits name, and of damaged commits."""
+    """Number of damaged or missing objects that the run needs."""
     leftovers: int
     """Number of damaged objects that no commit names: nothing needs them."""
     first: str | None
@@ -55,8 +55,6 @@ def verify_runs(store: str, run: str | None, since: int) -> list[VerifiedRun]:
             if run is not None:
                 raise
             continue  # a folder that holds no run
-        except CorruptObjectError as error:
-            problems = [str(error)]
         row["faults"], row["first"] = len(problems), problems[0] if problems else None
         for problem in problems:
             logger.warning("run=%s %s", name, problem)

@@ -339,7 +339,7 @@ def _garbled(
     Returns:
         A released lease to take over from; None if the object changed meanwhile, so that it must be read again.
     """
-    _log.warning("%s; it is watched for %g s, and then taken over", error, UNKNOWN_TTL_SECONDS)
+    _log.warning("%s. This command has begun to watch it", error)
     before, began = _bytes(store), clock()
     while clock() - began <= UNKNOWN_TTL_SECONDS:
         sleep(UNKNOWN_TTL_SECONDS / _POLLS_PER_TTL)

@@ -48,6 +48,8 @@ class Lease:
         Raises:
             CorruptObjectError: not a lease.
         """
+        if not data:
+            raise _corrupt("it is empty")
         try:
             values = parse_json(data)
         except ValueError as error:
@@ -147,5 +149,6 @@ class LeaseView:
 
 def _corrupt(found: str) -> CorruptObjectError:
     return CorruptObjectError(
-        f"'{LEASE}' is not a lease: {found}. If no flow drives this run, remove the file and resume the run"
+        f"'{LEASE}' is not a lease: {found}. It need not be removed: a command that needs the run to itself watches it "
+        f"for {UNKNOWN_TTL_SECONDS:g} s, and takes it over if nothing has changed it"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,8 @@ from penstock.storage.runs.commits import commit_name
 from penstock.storage.runs.continuing.arrival_orders import damaged_orders
 from penstock.storage.runs.continuing.extensions import extension_after, extension_name
 from penstock.storage.runs.lease import acquire
-from penstock.storage.runs.reader_claims import shards_kept_from
+from penstock.storage.runs.reader_claims import RETENTION, shards_kept_from
+from penstock.storage.runs.run import RUN
 from penstock.storage.shards.header import without_resuming
 from penstock.storage.shards.verify import check_content, read_whole
 from penstock.storage.transfer.progress import ProgressCount
@@ -29,7 +31,9 @@ if TYPE_CHECKING:
 
 _THREADS = 4
 _LEASE_TTL_SECONDS = 30.0
-_FOLDERS = ("shards/", "states/", "snapshots/", "checkpoints/", "initial/", "replay/")
+_DESCRIBED = ("initial/", "replay/")
+"""Folders of objects that `run.json` names."""
+_FOLDERS = ("shards/", "states/", "snapshots/", "checkpoints/", *_DESCRIBED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +44,8 @@ class Fault:
     problem: str
     """One line: what was found, what was expected, what to do."""
     committed: bool
-    """True if it is a commit, or a commit or `run.json` names it. Nothing needs others; a resume makes those of its
-    stage again."""
+    """True if the run needs it: it is `run.json`, `retention.json`, a commit or an extension, or `run.json` or a commit
+    names it, or may name it. Nothing needs others; a resume makes those of its stage again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,23 @@ class Verification:
     """Number of other programs' files in the folders of objects."""
 
 
+def last_to_verify(run: RunFolder, since: int = 0) -> int:
+    """Return the newest committed stage, -1 if there is none; refuse what can't be verified.
+
+    Raises:
+        RunNotFoundError: the run does not exist.
+        ConfigError: `since` is no committed stage.
+        StoreError: the store can't be read.
+    """
+    with suppress(CorruptObjectError):  # one of the faults that are found
+        run.load()
+    newest = run.log.newest_stage()
+    last = -1 if newest is None else newest
+    if since and not 0 <= since <= last:
+        raise ConfigError(f"--since {since}: run '{run.name}' has committed {last + 1} stages, expected 0 to {last}")
+    return last
+
+
 def verify_run(
     run: RunFolder, since: int = 0, on_progress: Callable[[int, int], None] = lambda _, __: None
 ) -> Verification:
@@ -65,7 +86,8 @@ def verify_run(
     Every commit since a stage is decoded and compared with the digest that its successor names, the first one with
     `run.json`. Objects that they name must exist and have the digests that their names hold: shards that were not
     dropped, and what the newest commit needs. Copies of commits must agree with them. Without `since`, objects that no
-    commit names are verified as well.
+    commit names are verified as well. A damaged `run.json` or `retention.json` is a fault like others: what can't be
+    known without it is not compared, and the fault says so.
 
     Args:
         run: a run.
@@ -75,31 +97,30 @@ def verify_run(
     Raises:
         RunNotFoundError: the run does not exist.
         ConfigError: `since` is no committed stage.
-        CorruptObjectError: `run.json` is damaged.
         StoreError: the store can't be read.
     """
-    genesis = run.genesis()
-    newest = run.log.newest_stage()
-    last = -1 if newest is None else newest
-    if since and not 0 <= since <= last:
-        raise ConfigError(f"--since {since}: run '{run.name}' has committed {last + 1} stages, expected 0 to {last}")
+    last = last_to_verify(run, since)
     faults: list[Fault] = []
-    commits = list(_chain(run.store, since, last, genesis, faults))
-    if newest is not None and not faults:
+    commits = list(_chain(run.store, since, last, _genesis(run), faults))
+    if last >= 0 and not faults:
         try:
             run.log.newest()
         except (CommitConflictError, CorruptObjectError) as error:
-            faults.append(Fault(commit_name(newest), str(error), committed=True))
+            faults.append(Fault(commit_name(last), str(error), committed=True))
     faults += _extension_faults(run.store, commits, last)
     if not since:
         faults += [Fault(name, problem, committed=False) for name, problem in damaged_orders(run.store)]
     committed = {ref.name for commit in commits for ref in commit.references()}
     stored = {name for folder in _FOLDERS for name in run.store.list(folder)}
     # Read after the list: garbage collection, which may go on meanwhile, says what is not needed before it removes it.
-    needed = _needed(commits, run.log.newest_stage(), shards_kept_from(run.store))
-    described = {ref.name for ref in run.described()}
-    committed |= described
-    needed |= described
+    needed = _needed(commits, run.log.newest_stage(), _kept_from(run.store, last, faults))
+    try:
+        described = {ref.name for ref in run.described()}
+        committed |= described
+        needed |= described
+    except CorruptObjectError as error:
+        faults.append(Fault(RUN, f"{error}. {_NOT_COMPARED}", committed=True))
+        committed |= {name for name in stored if name.startswith(_DESCRIBED)}
     missing = needed - stored
     faults += [
         Fault(name, f"it is missing, and {_namer(name)} names it: restore it from a copy", True) for name in missing
@@ -133,14 +154,15 @@ def repair(run: RunFolder, faults: Iterable[Fault]) -> list[str]:
 
     Raises:
         LeaseHeldError: a flow drives the run.
-        CorruptObjectError: a commit is damaged, so that it is not known what it names; nothing was removed.
+        CorruptObjectError: `run.json` or a commit is damaged, so that it is not known what it names; nothing was
+            removed.
     """
     faults = list(faults)
-    commits = [fault.name for fault in faults if fault.name.startswith("commits/")]
-    if commits:
+    namers = [fault.name for fault in faults if fault.name == RUN or fault.name.startswith("commits/")]
+    if namers:
         raise CorruptObjectError(
-            f"{', '.join(commits)} of run '{run.name}' must be restored from a copy before anything is removed, since "
-            f"nothing else says what the commits name"
+            f"{', '.join(namers)} of run '{run.name}' must be restored from a copy before anything is removed, since "
+            f"nothing else says what {'it names' if len(namers) == 1 else 'they name'}"
         )
     names = [fault.name for fault in faults if not fault.committed]
     if names:
@@ -177,8 +199,34 @@ _MISSING_AT_MOST = 1000
 """So many commits in a row that are not there end a search: the number of the newest one may be forged."""
 
 
-def _chain(store: Store, first: int, last: int, genesis: str, faults: list[Fault]) -> Iterator[Commit]:
-    """Yield the intact commits, and record a fault for each that is damaged or does not follow the one before."""
+_NOT_COMPARED = (
+    f"Not known without it, and so not compared: the first commit's parent, and what {' and '.join(_DESCRIBED)} have "
+    f"to hold"
+)
+
+
+def _genesis(run: RunFolder) -> str | None:
+    """Return the first commit's parent; None if `run.json` is damaged."""
+    try:
+        return run.genesis()
+    except CorruptObjectError:
+        return None
+
+
+def _kept_from(store: Store, last: int, faults: list[Fault]) -> int:
+    """Return the first stage whose shards must exist; none of those up to `last` if `retention.json` is damaged."""
+    try:
+        return shards_kept_from(store)
+    except CorruptObjectError as error:
+        faults.append(Fault(RETENTION, f"{error}. Without it no shard counts as missing", committed=True))
+        return last + 1
+
+
+def _chain(store: Store, first: int, last: int, genesis: str | None, faults: list[Fault]) -> Iterator[Commit]:
+    """Yield the intact commits, and record a fault for each that is damaged or does not follow the one before.
+
+    The first one is not compared with `genesis` if that is None.
+    """
     parent: str | None = None if first else genesis  # None: not known
     copies, missing = list_copies(store), 0
     for stage in range(first, last + 1):
@@ -229,7 +277,7 @@ def _extension_faults(store: Store, commits: list[Commit], last: int) -> Iterato
 
 
 def _namer(name: str) -> str:
-    return "'run.json'" if name.startswith(("initial/", "replay/")) else "a commit"
+    return f"'{RUN}'" if name.startswith(_DESCRIBED) else "a commit"
 
 
 def _refs(names: Iterable[str]) -> tuple[list[Ref], int]:

@@ -85,19 +85,10 @@ def fork_run(
         CommitConflictError: a stage up to that one was committed with different bytes.
         CorruptObjectError: a commit or an object that is needed is damaged.
     """
+    require_forkable(source, target, stage)
     genesis = source.genesis()
-    _require_new(target)
-    newest = source.log.newest_stage()
-    if newest is None or not 0 <= stage <= newest:
-        committed = "nothing yet" if newest is None else f"stages 0 to {newest}"
-        raise ConfigError(f"--from-stage {stage}: run '{source.name}' has committed {committed}")
     with reading(source.store, "fork", 0, stage, shards=False, optional=True):
         commits = list(source.log.chain(genesis, stage))
-        if commits[-1].finished and extension_after(source.store, commits[-1]) is None:
-            raise ConfigError(
-                f"--from-stage {stage}: run '{source.name}' ended with that stage ({commits[-1].finished}), and so "
-                f"would its fork; name an earlier stage"
-            )
         extended = [number for number in list_extensions(source.store) if number <= stage]
         if extended and description is not None:
             raise ConfigError(
@@ -141,6 +132,22 @@ def fork_run(
     return Fork(len(refs) + len(others) + len(names) + 1 + bool(kept_from), nbytes, commits[-1].env_steps)
 
 
+def require_forkable(source: RunFolder, target: RunFolder, stage: int) -> None:
+    """Refuse the mistakes that a few small reads show, before anything is read at length; errors as `fork_run`."""
+    source.genesis()
+    _require_new(target)
+    newest = source.log.newest_stage()
+    if newest is None or not 0 <= stage <= newest:
+        committed = "nothing yet" if newest is None else f"stages 0 to {newest}"
+        raise ConfigError(f"--from-stage {stage}: run '{source.name}' has committed {committed}")
+    commit = source.log.read(stage)
+    if commit.finished and extension_after(source.store, commit) is None:
+        raise ConfigError(
+            f"--from-stage {stage}: run '{source.name}' ended with that stage ({commit.finished}), and so would its "
+            f"fork; name an earlier stage"
+        )
+
+
 def _require_new(target: RunFolder) -> None:
     if target.exists():
         raise RunExistsError(f"there is a run '{target.name}' in {target.root.url} already; choose another name")
@@ -176,7 +183,7 @@ def _chain_anew(target: RunFolder, commits: Sequence[Commit], parent: str) -> No
         parent = digest(data)
 
 
-def abandon_after(run: RunFolder, stage: int) -> list[str]:
+def abandon_after(run: RunFolder, stage: int) -> dict[str, str]:
     """Take the commits after a stage off the log if each of them is damaged; the run then resumes from that stage.
 
     A commit is damaged if it can't be read, has another digest than its neighbours or `latest.json` say, or if its
@@ -189,7 +196,7 @@ def abandon_after(run: RunFolder, stage: int) -> list[str]:
         stage: the stage that becomes the newest.
 
     Returns:
-        The names of the abandoned commits, newest first.
+        The problem of each abandoned commit by the commit's name, newest first: it names what is damaged or missing.
 
     Raises:
         ConfigError: there is no later commit, or one is intact: `fork_run` starts another run from an earlier stage.
@@ -212,12 +219,12 @@ def abandon_after(run: RunFolder, stage: int) -> list[str]:
                 f"--from-stage {stage}: the commit of stage {intact[-1]} is intact, and no intact commit is given up; "
                 f"resume from it, or start another run with `{run.command('fork', 'NEW', f'--from-stage {stage}')}`"
             )
-        names = _abandon(run, commit, problems, keeper)
+        _abandon(run, commit, problems, keeper)
     repair(run, verify_run(run).faults)
-    return names
+    return {commit_name(number): problems[number] for number in sorted(problems, reverse=True)}
 
 
-def _abandon(run: RunFolder, last: Commit, problems: dict[int, str], keeper: LeaseKeeper) -> list[str]:
+def _abandon(run: RunFolder, last: Commit, problems: dict[int, str], keeper: LeaseKeeper) -> None:
     stage = last.stage
     moved = f"{ABANDONED}{datetime.now(UTC).strftime('%Y%m%dT%H%M%S')}-{keeper.generation:08d}/"
     names = [commit_name(number) for number in sorted(problems, reverse=True)]
@@ -247,7 +254,6 @@ def _abandon(run: RunFolder, last: Commit, problems: dict[int, str], keeper: Lea
     for name in names:  # newest first, so that the log has no gap at any time
         keeper.check()
         run.store.delete([name])
-    return names
 
 
 def _damage(run: RunFolder, stage: int) -> str:

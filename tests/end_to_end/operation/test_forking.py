@@ -29,16 +29,18 @@ def test_a_fork_ends_with_the_bytes_of_its_source(bench, references):
 
 
 def test_a_run_with_a_damaged_checkpoint_is_resumed_from_the_stage_before(bench, references):
-    """Its commit is given up by name, and made again; an intact one is kept."""
+    """Its commit is given up, and made again; the checkpoint is named as what is damaged. An intact one is kept."""
     source = references.run(BRIEF)
     folder = Path(bench.store) / "torn"
     shutil.copytree(Path(source.url) / source.name, folder)
     run = bench.run("torn")
     bench.resume("torn", "--from-stage", "0").refuse("stage 1 is intact", "penstock fork torn")
-    damage(folder, run.commits()[-1]["checkpoint"]["name"], "altered")
+    damaged = run.commits()[-1]["checkpoint"]["name"]
+    damage(folder, damaged, "altered")
     said = bench.resume("torn", "--from-stage", "0")
     said.succeed()
-    assert "commits/00000001.json is damaged" in said.output
+    assert "commits/00000001.json was given up" in said.output
+    assert f"'{damaged}' in" in said.output
     assert_same(run, references.content(BRIEF))
     moved = [name.rpartition("/")[2] for name in run.store.list("abandoned/")]
     assert [name for name in moved if name.count("-") < 2] == ["00000001.json", "record.json"]  # others: evaluations

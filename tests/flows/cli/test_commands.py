@@ -9,9 +9,11 @@ import typer.main
 from typer.testing import CliRunner
 
 from penstock.flows.cli.main import app
-from penstock.storage.errors import ConfigError, RunNotFoundError
+from penstock.storage.errors import ConfigError, RunExistsError, RunNotFoundError
+from penstock.storage.stores.open import open_store
 
 from ...packaging.test_first_use import WRONG
+from ...storage.runs.test_gc import History
 
 
 def test_every_command_is_tried_with_mistakes():
@@ -36,6 +38,29 @@ def test_a_mistake_is_refused_before_a_trial_is_announced(command, named):
     assert isinstance(found.exception, ConfigError)
     assert named in str(found.exception)
     assert "trial" not in found.output
+
+
+@pytest.mark.parametrize(
+    ("command", "error"),
+    [
+        ("verify absent", RunNotFoundError),
+        ("verify history --since 9", ConfigError),
+        ("fork absent new --from-stage 0", RunNotFoundError),
+        ("fork history new --from-stage 9", ConfigError),
+        ("fork history history --from-stage 0", RunExistsError),
+        ("evaluate absent", RunNotFoundError),
+        ("evaluate absent --follow", RunNotFoundError),
+        ("evaluate history --stage 9", ConfigError),
+    ],
+)
+def test_a_mistake_is_refused_before_work_is_announced(tmp_path, command, error):
+    """No line says that a run which is not there is verified, copied or evaluated; nor where the store is not there."""
+    History(open_store(tmp_path / "runs"), description={"config": {}}).commit(0)
+    found = CliRunner().invoke(app, [*command.split(), "--store", str(tmp_path / "runs")])
+    assert (type(found.exception), found.output) == (error, "")
+    found = CliRunner().invoke(app, [*command.split(), "--store", str(tmp_path / "nowhere")])
+    assert (type(found.exception), found.output) == (RunNotFoundError, "")
+    assert not (tmp_path / "nowhere").exists()
 
 
 def test_a_working_directory_that_was_removed_is_one_message(tmp_path):

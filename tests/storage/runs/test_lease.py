@@ -53,9 +53,12 @@ def test_a_lease_comes_back_as_it_was_written():
         b"[" * 100_000,
     ],
 )
-def test_a_malformed_lease_is_watched_and_taken_over(store, data):
-    """As a power cut leaves it: nobody renews it for 30 s, and its generation follows that of the timings."""
-    with pytest.raises(CorruptObjectError, match=LEASE):
+def test_a_malformed_lease_is_watched_and_taken_over(store, data, caplog):
+    """As a power cut leaves it: nobody renews it for 30 s, and its generation follows that of the timings.
+
+    Nothing asks a person to remove the file.
+    """
+    with pytest.raises(CorruptObjectError, match=rf"'{LEASE}' is not a lease: .* need not be removed: .* for 30 s"):
         Lease.decode(data)
     store.write(LEASE, [data])
     store.write("timings/00000003-00000004.json", [b"{}"])
@@ -65,6 +68,8 @@ def test_a_malformed_lease_is_watched_and_taken_over(store, data):
         assert 30.0 < clock.now - 1000.0 <= 41.0
         assert keeper.generation == 6
         assert get(store).owner == "me"
+    (said,) = caplog.messages
+    assert "This command has begun to watch it" in said
 
 
 def test_a_malformed_lease_that_is_renewed_is_held(store):

@@ -8,12 +8,13 @@ import pytest
 
 from penstock.storage.digest import canonical_json, digest, parse_json
 from penstock.storage.errors import ConfigError, CorruptObjectError, LeaseHeldError, LeaseLostError
-from penstock.storage.refs import plan_name
+from penstock.storage.refs import initial_name, plan_name
 from penstock.storage.runs.commits import commit_name
 from penstock.storage.runs.continuing.arrival_orders import damaged_orders
 from penstock.storage.runs.gc import collect
 from penstock.storage.runs.lease import acquire
-from penstock.storage.runs.reader_claims import keep_shards_from, shards_kept_from
+from penstock.storage.runs.reader_claims import RETENTION, keep_shards_from, shards_kept_from
+from penstock.storage.runs.run import RUN
 from penstock.storage.runs.verification import repair, verify_run
 from penstock.storage.stores.open import open_store
 
@@ -67,6 +68,50 @@ def test_a_damaged_plan_of_a_replay_is_found(tmp_path, kind):
     else:
         damage(tmp_path / "runs" / "history", plan, kind)
     assert [(fault.name, fault.committed) for fault in verify_run(run).faults] == [(plan, True)]
+
+
+@pytest.mark.parametrize("kind", ["altered", "cut", "empty"])
+@pytest.mark.parametrize("since", [0, 1])
+def test_a_damaged_description_hides_no_other_fault(history, folder, kind, since):
+    """Commits, their chain and all objects are verified without `run.json`; nothing is removed before it is restored.
+
+    What it may name is not taken for what nothing needs.
+    """
+    initial, shard = initial_name("0" * 32), history.committed[1]["shards"][0]["name"]
+    history.run.store.write(initial, [b"other parameters"])
+    leftover = history.run.store.list("shards/00000003/")[0]
+    for name in (RUN, shard, leftover, commit_name(2)):
+        damage(folder, name, kind)
+    found = verify_run(history.run, since)
+    needed = {RUN, commit_name(2), initial, shard}
+    assert {fault.name for fault in found.faults if fault.committed} == needed
+    assert {fault.name for fault in found.faults if not fault.committed} == (set() if since else {leftover})
+    assert found.commits == STAGES - 1 - since
+    (of_description,) = (fault for fault in found.faults if fault.name == RUN)
+    assert "the first commit's parent" in of_description.problem
+    with pytest.raises(CorruptObjectError, match=rf"^{commit_name(2)}, {RUN} of run"):
+        repair(history.run, found.faults)
+    assert history.run.store.exists(leftover)
+
+
+def test_without_its_description_a_run_that_is_whole_has_one_fault(history, folder):
+    """The first commit is not compared with an identity that can't be read, and repair says what it waits for."""
+    damage(folder, RUN, "empty")
+    faults = verify_run(history.run).faults
+    assert [fault.name for fault in faults] == [RUN]
+    with pytest.raises(CorruptObjectError, match=f"{RUN} .*must be restored from a copy before anything is removed"):
+        repair(history.run, faults)
+
+
+def test_a_damaged_record_of_dropped_shards_hides_no_other_fault(history, folder):
+    """`retention.json` alone says which shards may be missing: without it none counts as missing."""
+    keep_shards_from(history.run.store, 1)
+    gone, cut = (history.committed[stage]["shards"][0]["name"] for stage in (0, 1))
+    (folder / gone).unlink()
+    damage(folder, RETENTION, "cut")
+    damage(folder, cut, "cut")
+    faults = verify_run(history.run).faults
+    assert [(fault.name, fault.committed) for fault in faults] == [(RETENTION, True), (cut, True)]
 
 
 @pytest.mark.parametrize("kind", ["altered", "cut", "empty"])
