@@ -1,5 +1,6 @@
 """The site names every page, and links lead to existing files."""
 
+import itertools
 import json
 import re
 import shutil
@@ -56,6 +57,18 @@ def test_links_lead_to_headings():
         if anchor not in anchors(source.parent / link if link else source)
     ]
     assert broken == []
+
+
+def test_presets_of_the_tables_ship():
+    """Those that the tables of families and of algorithms name exist; each table has its column of them."""
+    names = {path.stem for path in (Path(tasks.__path__[0]) / "setup" / "config" / "presets").rglob("*.toml")}
+    for page, least in (("environments.md", 12), ("algorithms.md", 15)):
+        rows = (ROOT / "docs" / page).read_text(encoding="utf-8").splitlines()
+        begin = next(index for index, row in enumerate(rows) if re.match(r"\|.*\| presets? \|$", row))
+        table = itertools.takewhile(lambda row: row.startswith("|"), rows[begin + 2 :])
+        named = re.findall(r"`([^`]+)`", " ".join(row.rstrip("| ").rpartition("| ")[2] for row in table))
+        assert len(named) >= least
+        assert {*named} <= names, page
 
 
 def test_the_board_wrote_its_figures():

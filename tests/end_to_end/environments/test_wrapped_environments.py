@@ -21,10 +21,14 @@ from ..same_bytes.equality_runs import columns
 
 SETTINGS = Settings(stages=2, rounds=12, tiles=2, act_tasks=1)
 NORMALIZED = "['gymnasium.wrappers.NormalizeObservation']"
+STICKY = "[{name = 'gymnasium.wrappers.StickyAction', settings = {repeat_action_probability = 0.25}}]"
 STRUCTURED = ("--environment.structured", "true", "--algorithm.network", "leaves")
 SEEN = "{masked = true, leaving = true}"
 FAMILIES = {
     "wrappers": ("gymnasium/CartPole-v1", "--wrappers", NORMALIZED),
+    "sticky actions": ("gymnasium/Acrobot-v1", "--wrappers", STICKY),
+    "minatar": ("MinAtar/Breakout-v1", "--algorithm.network", "small"),
+    "box2d": ("LunarLander-v3",),
     "minigrid": ("minigrid/MiniGrid-Empty-5x5-v0", "--algorithm.network", "small"),
     "structured minigrid": ("minigrid/MiniGrid-Empty-5x5-v0", *STRUCTURED),
     "envpool": ("envpool/CartPole-v1",),
