@@ -79,6 +79,9 @@ void compare_noise(const char* what, long count) {
 
 int main(int, char** arguments) {
   const long count = std::atol(arguments[1]);
+  for (int bits = 0; bits < 52; ++bits)
+    for (const std::int64_t choice : {(std::int64_t{1} << bits) - 1, std::int64_t{1} << bits, (std::int64_t{2} << bits) - 1})
+      check("choice_value", double(choice), penstock::choice_value(choice), static_cast<double>(choice));
 #if PENSTOCK_HAS_SIMD
   std::mt19937_64 generator(11);
   const double ranges[] = {1e-7, 0.01, 0.13, 0.25, 0.9, 2.5, 3.2, 10.0, 70.0, 1e6};

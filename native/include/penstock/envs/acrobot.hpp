@@ -76,7 +76,7 @@ struct Acrobot {
       const State& from = group[i]->state;
       start[0][i] = from.angle_1, start[1][i] = from.angle_2;
       start[2][i] = from.velocity_1, start[3][i] = from.velocity_2;
-      torque[i] = static_cast<double>(choices[i] - 1);
+      torque[i] = choice_value(choices[i]) - 1;
     }
     integrate_group(config, start, torque, end);
     for (std::size_t i = 0; i < group_size; ++i)

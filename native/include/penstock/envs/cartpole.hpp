@@ -58,7 +58,7 @@ struct CartPole {
     std::array<std::int64_t, group_size> fell;
     for (std::size_t i = 0; i < group_size; ++i)
       fell[i] =
-          move(config, static_cast<double>(push_right[i]), cosine[i], sine[i], x[i], x_dot[i], angle[i], angle_dot[i]);
+          move(config, choice_value(push_right[i]), cosine[i], sine[i], x[i], x_dot[i], angle[i], angle_dot[i]);
     for (std::size_t i = 0; i < group_size; ++i) {
       group[i]->state = {x[i], x_dot[i], angle[i], angle_dot[i]};
       steps[i] = result(config, fell[i] != 0);

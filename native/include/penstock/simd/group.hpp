@@ -3,7 +3,9 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstddef>
+#include <cstdint>
 
 #include "penstock/env/environment.hpp"
 
@@ -24,6 +26,12 @@ using GroupValues = std::array<double, group_size>;
 
 template <class E>
 using Group = std::array<E*, group_size>;
+
+/// Returns a choice as a double, for use in `step_group`: AVX2 can't convert integers of 64 bits, and the compiler would
+/// do it one by one. Choices are below 2^52, whose double has them as its last bits.
+[[gnu::always_inline]] inline double choice_value(std::int64_t choice) {
+  return std::bit_cast<double>(choice + std::bit_cast<std::int64_t>(0x1p52)) - 0x1p52;
+}
 
 /// An environment of discrete actions with `static bool can_step_group(const Config&)`, and with `static bool
 /// step_group(const Group<E>&, const std::int64_t* actions, std::array<StepOf<E>, group_size>&)`, which is
