@@ -178,7 +178,9 @@ class LearningChecks:
         """The observation after a truncation, or after the round, changes a gradient."""
         trial = self._trial
         if not self._reads_later_rows():
-            raise SkippedError("rows are independent: post reads no later row")
+            raise SkippedError(
+                "post reads no later row, or rows are sequences without rewards: nothing is bootstrapped"
+            )
         before = trial.gradients(trial.trajectories)
         for kind, ending in ((1, "truncated at the time limit"), (2, "cut off by the round's end")):
             changed = [_other_following(trajectory, trial.ends(trajectory)[kind]) for trajectory in trial.trajectories]
@@ -287,14 +289,15 @@ class LearningChecks:
             return self._algorithm.update(clone(self._trial.state), loss, gradient.clone())
 
     def _reads_later_rows(self) -> bool:
-        """Return whether a later row of the same episode changes a training row."""
+        """Return whether a later row of the same episode changes a training row; of sequences, whether rewards do."""
         first = self._trial.trajectories[0]
         ends = torch.zeros_like(first.columns["terminated"], dtype=torch.bool)
         ends.view(-1)[first.bootstrap_rows] = True
         step = int((~ends[:, 0]).nonzero()[0])
         rows = self._rows(first)
         if len(next(iter(rows.values()))) != ends.numel():
-            return True
+            paid = replace(first, columns={**first.columns, "reward": first.columns["reward"] + 1})
+            return not _equal(rows, self._rows(paid))
         return any(
             not torch.equal(column[step * ends.shape[1]], rows[name][step * ends.shape[1]])
             for name, column in self._rows(_changed_at(first, step + 1, 0)).items()

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,8 +12,12 @@ from penstock.storage.stores.open import open_store
 from penstock.tasks.runtime.assignment import Assignment
 from penstock.tasks.runtime.run_context import RunContext, _load
 from penstock.tasks.setup.config.loading import build_config, merge
+from penstock.tasks.setup.config.replay import build_replay_config
 
 from ..support.environments.leaving import DESERTING, LEAVING
+
+if TYPE_CHECKING:
+    from penstock.tasks.setup.config.run import RunConfig
 
 SMALL: dict[str, Any] = {
     "name": "small",
@@ -47,13 +51,17 @@ def leaving(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture
 def make_context(tmp_path: Path) -> MakeContext:
-    """Return a function that creates a run with settings merged over `SMALL`, and loads it as a worker does."""
+    """Return a function that creates a run with settings merged over `SMALL`, and loads it as a worker does.
+
+    A replay has the given settings alone.
+    """
 
     def make(values: dict[str, Any] | None = None, name: str = "small") -> RunContext:
         values = values or {}
         # Another algorithm does not accept the algorithm settings of `SMALL`.
         small = SMALL if "name" not in values.get("algorithm", {}) else {**SMALL, "algorithm": {}}
-        config = build_config(merge(small, values))
+        is_replay = "source" in values
+        config: RunConfig = build_replay_config(values) if is_replay else build_config(merge(small, values))
         root = open_store(str(tmp_path / "root"))
         RunFolder(root, name).create({"config": config.model_dump(mode="json", exclude={"store", "cluster"})})
         return _load(root.url, name, "", str(tmp_path / "cache"))

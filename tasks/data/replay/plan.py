@@ -6,6 +6,7 @@ nothing, and a killed replay resumes with the same rows. Imports no torch.
 
 from __future__ import annotations
 
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -67,8 +68,11 @@ class PlannedShard:
             return self.ref.rows
         return sum(last - first + 1 for first, last in zip(self.segments[1::3], self.segments[2::3], strict=True))
 
-    def row_ids(self, steps: int, envs: int) -> NDArray[np.int64] | None:
-        """Return the selected rows `t * B + b`, ascending; None: all. ValueError if a segment exceeds `[T, B]`."""
+    def row_ids(self, steps: int, envs: int, row_steps: int = 1) -> NDArray[np.int64] | None:
+        """Return the selected rows `t * B + b`, ascending; None: all. ValueError if a segment exceeds `[T, B]`.
+
+        With `row_steps`, a row has so many steps, and t counts rows; segments are whole rows.
+        """
         if self.segments is None:
             return None
         chosen = np.zeros((steps, envs), dtype=bool)
@@ -76,7 +80,7 @@ class PlannedShard:
             if not (0 <= env < envs and 0 <= first <= last < steps):
                 raise ValueError(f"segment {(env, first, last)} is outside of {steps} steps of {envs} environments")
             chosen[first : last + 1, env] = True
-        return np.flatnonzero(chosen)
+        return np.flatnonzero(chosen[::row_steps])
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +160,8 @@ def _sources(root: Store, config: ReplayConfig) -> list[_Source]:
 
     Raises:
         RunNotFoundError: there is no run of that name.
-        ConfigError: a run is a replay itself, was imported or has not committed enough, or the environments differ.
+        ConfigError: a run is a replay itself, was imported or has not committed enough, the environments differ, or a
+            round is no whole number of sequences.
     """
     found: list[_Source] = []
     stages = config.source.stages
@@ -186,6 +191,11 @@ def _sources(root: Store, config: ReplayConfig) -> list[_Source]:
             raise ConfigError(
                 f"source.stages = '{_show(stages)}': run '{name}' has committed {committed}; choose other stages, or "
                 f"`{run.command(longer)}` first"
+            )
+        if stored.schedule.round_steps % config.algorithm.row_steps:
+            raise ConfigError(
+                f"algorithm.sequence_steps = {config.algorithm.row_steps}: run '{name}' has stored rounds of "
+                f"{stored.schedule.round_steps} steps, which is not a multiple of it; choose a divisor"
             )
         found.append(_Source(run, stored, first, last))
     reference, *others = found
@@ -231,7 +241,8 @@ def make_plan(root: Store, config: ReplayConfig) -> tuple[ReplayPlan, list[Sourc
 
     Raises:
         RunNotFoundError: there is no run of that name.
-        ConfigError: a run is a replay itself or has not committed enough, the environments differ, or no rows are left.
+        ConfigError: a run is a replay itself or has not committed enough, the environments differ, a round is no whole
+            number of sequences, or no rows are left.
         CorruptObjectError: a source's log is inconsistent, or a shard is damaged.
     """
     tables: list[pa.Table] = []
@@ -240,14 +251,16 @@ def make_plan(root: Store, config: ReplayConfig) -> tuple[ReplayPlan, list[Sourc
         log, stages = source.run.log, [source.first, source.last]
         read.append({"run": source.run.name, "stages": stages, "commit": log.digest_of(source.last)})
         table = log.shard_table(*stages)
-        tables.append(_selected(source.run, source.config, table, config.source))
+        tables.append(_selected(source.run, source.config, table, config.source, config.algorithm.row_steps))
     plan = ReplayPlan(pa.concat_tables(tables).combine_chunks())
     if not len(plan):
         given = config.source
         least = "any return" if given.min_return is None else f"a return of at least {given.min_return:g}"
+        row_steps = config.algorithm.row_steps
+        whole = f", in whole sequences of {row_steps} steps" if row_steps > 1 else ""
         raise ConfigError(
             f"source: no row of {', '.join(given.runs)} is left with stages '{_show(given.stages)}', versions "
-            f"'{_show(given.versions)}' and {least}; widen one of them. "
+            f"'{_show(given.versions)}' and {least}{whole}; widen one of them. "
             f"`{RunFolder(root, given.runs[0]).command('show')}` lists the stored ones"
         )
     return plan, read
@@ -286,8 +299,8 @@ def _show(bounds: Bounds) -> str:
     return f"{bounds.first}:{'' if bounds.last is None else bounds.last}"
 
 
-def _selected(run: RunFolder, stored: TrainConfig, table: pa.Table, source: SourceSettings) -> pa.Table:
-    """Return a run's rows of the plan."""
+def _selected(run: RunFolder, stored: TrainConfig, table: pa.Table, source: SourceSettings, row_steps: int) -> pa.Table:
+    """Return a run's rows of the plan; of training rows with several steps those whose steps are all selected."""
     rounds = table["round"].to_numpy()
     versions = np.maximum(0, rounds - stored.schedule.lag)
     within = versions >= source.versions.first
@@ -298,6 +311,8 @@ def _selected(run: RunFolder, stored: TrainConfig, table: pa.Table, source: Sour
         refs = list(refs_of(table))
         found = _good_segments(run, refs, stored.schedule.round_steps, source.min_return)
         segments = [found.get((ref.round, ref.tile)) for ref in refs]
+        if row_steps > 1:
+            segments = [_whole_rows(segment or [], row_steps) or None for segment in segments]
         within &= np.array([segment is not None for segment in segments], dtype=bool)
     chosen = np.flatnonzero(within)
     columns = {name: table[name].take(chosen) for name in _REF_COLUMNS}
@@ -331,3 +346,13 @@ def _good_segments(
                     left -= last + 1 - first
                     round_, last = before[round_, ref.tile], steps - 1
     return found
+
+
+def _whole_rows(segments: Sequence[int], row_steps: int) -> list[int]:
+    """Return the training rows of so many steps all of whose steps are in segments, which do not overlap; sorted."""
+    steps: Counter[tuple[int, int]] = Counter()
+    for env, first, last in zip(*(iter(segments),) * 3, strict=True):
+        for row in range(first // row_steps, last // row_steps + 1):
+            steps[env, row] += min(last, (row + 1) * row_steps - 1) - max(first, row * row_steps) + 1
+    whole = sorted(row for row, count in steps.items() if count == row_steps)
+    return [number for env, row in whole for number in (env, row * row_steps, (row + 1) * row_steps - 1)]

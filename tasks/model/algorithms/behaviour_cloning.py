@@ -2,6 +2,9 @@
 
 It learns from observations and actions alone, so from shards of any algorithm. The replay's selection of rows decides
 which of them are imitated.
+
+With a recurrent network a row is a sequence of steps. Memories that shards may hold are another policy's: a sequence
+begins with an empty one, which `burn_in_steps` steps before it fill.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from torch import Tensor
 
 from penstock.tasks.model.algorithms.contract import Algorithm, Loss
 from penstock.tasks.model.nn.distributions import ActionDistribution, best, restrict
-from penstock.tasks.model.nn.network import Network
+from penstock.tasks.model.nn.network import Network, rowwise
 from penstock.tasks.model.nn.optimizers import clip_norm, init_adam, step_adam
 from penstock.tasks.model.nn.squashed import bounded, within_bounds
 from penstock.tasks.setup.config.offline import BehaviourCloningSettings, IQLSettings
@@ -77,13 +80,18 @@ class LikelihoodAlgorithm(Algorithm):
             policy["log_std"] = torch.zeros(numbers)
         return policy
 
+    def initial_carry(self, envs: int) -> Tensor | None:
+        """Return empty memories `[envs, features]`; None for a network without one."""
+        return torch.zeros(envs, self.settings.features) if self._network.recurrent else None
+
     def act(
         self, params: Params, carry: Tensor | None, observation: Tensor, noise: Tensor
     ) -> tuple[dict[str, Tensor], Tensor | None]:
         """Sample from the policy; see `Algorithm.act`."""
         unmasked, allowed = self.environment.split(observation)
-        output, log_std = self._policy(params["policy"], self._network.prepared(unmasked))
-        return {"action": self._distribution.sample(output, log_std, noise, allowed)[0]}, carry
+        policy = params["policy"]
+        output, memory = self._network.step(policy, carry, self._network.prepared(unmasked))
+        return {"action": self._distribution.sample(*self._spread(policy, output), noise, allowed)[0]}, memory
 
     def stats(self, batch: Batch) -> dict[str, Tensor]:
         """Return the number of rows."""
@@ -91,13 +99,17 @@ class LikelihoodAlgorithm(Algorithm):
 
     def plan(self, generator: torch.Generator, window: Window) -> Iterator[Tensor]:
         """Yield every row once an epoch, in a fresh order, in minibatches of nearly equal size."""
-        minibatches = -(-window.rows // self.settings.minibatch_rows)
+        minibatches = -(-window.rows * self.settings.row_steps // self.settings.minibatch_rows)
+        minibatches = min(minibatches, window.rows)  # a sequence may have more steps than a minibatch should
         for _ in range(self.settings.epochs):
             yield from torch.randperm(window.rows, generator=generator).tensor_split(minibatches)
 
     def _policy(self, params: Mapping[str, Tensor], observation: Tensor) -> tuple[Tensor, Tensor | None]:
         """Compute the distribution's outputs, and the log standard deviation of numbers if there are any."""
-        output, _ = self._network.step(params, None, observation)
+        return self._spread(params, self._network.step(params, None, observation)[0])
+
+    def _spread(self, params: Mapping[str, Tensor], output: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Compute the same of the network's outputs, `[B, outputs]`."""
         if "log_std" not in params:
             return output, None
         if self.settings.bounded_mean:
@@ -122,11 +134,20 @@ class BehaviourCloning(LikelihoodAlgorithm):
         return State(params=params, optimizer={"policy": init_adam(params["policy"].flat)})
 
     def post(self, _params: Params, trajectory: Trajectory) -> Batch:
-        """Return observations and actions, a row a step."""
-        unmasked, allowed = self.environment.split(trajectory.columns["observation"].flatten(0, 1))
+        """Return observations and actions, a row a step, or with a memory a row a sequence."""
+        settings, columns = self.settings, trajectory.columns
+        action = columns["action"]
+        unmasked, allowed = self.environment.split(columns["observation"].flatten(0, 1))
+        observation = self._network.prepared(unmasked)
+        if self._network.recurrent:
+            learned = {"action": action}
+            if allowed is not None:
+                learned["allowed"] = allowed.unflatten(0, action.shape[:2])
+            cut = settings.sequence_steps, settings.burn_in_steps
+            return self._network.replayed_rows(columns, observation, learned, *cut)
         return {
-            "observation": self._network.prepared(unmasked),
-            "action": trajectory.columns["action"].flatten(0, 1),
+            "observation": observation,
+            "action": action.flatten(0, 1),
             **({} if allowed is None else {"allowed": allowed}),
         }
 
@@ -139,22 +160,39 @@ class BehaviourCloning(LikelihoodAlgorithm):
 
     def _loss(self, params: Params, batch: LossInputs) -> LossResult:
         """Return the mean negative log-likelihood; for choices also how often the likeliest one is the stored one."""
-        output, log_std = self._policy(params["policy"], batch["observation"])
+        policy, action, allowed = params["policy"], batch["action"], batch.get("allowed")
+        if not self._network.recurrent:
+            loss, outputs = self._likelihood(*self._policy(policy, batch["observation"]), action, allowed)
+            return batch.mean(loss), outputs
+        output, _ = self._network.over_replayed(policy, batch, self.settings.burn_in_steps)
+        shape = output.shape[:2]
+        loss, outputs = self._likelihood(
+            *self._spread(policy, output.flatten(0, 1)),
+            action.flatten(0, 1),
+            None if allowed is None else allowed.flatten(0, 1),
+        )
+        return batch.mean(loss.view(shape)), {name: rowwise(value.view(shape)) for name, value in outputs.items()}
+
+    def _likelihood(
+        self, output: Tensor, log_std: Tensor | None, action: Tensor, allowed: Tensor | None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the negative log-likelihood of each step, `[steps]`, and diagnostics."""
         if self.environment.action.kind == "structured":
-            return self._structured_loss(output, log_std, batch)
+            return self._structured_likelihood(output, log_std, action, allowed)
         if log_std is None:
-            allowed = batch.get("allowed")
-            loss = torch.nn.functional.cross_entropy(restrict(output, allowed), batch["action"], reduction="none")
-            agreement = (best(output.detach(), allowed) == batch["action"]).float()
-            return batch.mean(loss), {"negative_log_likelihood": loss.detach(), "agreement": agreement}
-        error = batch["action"].flatten(1) - output
+            loss = torch.nn.functional.cross_entropy(restrict(output, allowed), action, reduction="none")
+            agreement = (best(output.detach(), allowed) == action).float()
+            return loss, {"negative_log_likelihood": loss.detach(), "agreement": agreement}
+        error = action.flatten(1) - output
         loss = (0.5 * (error * (-log_std).exp()).square() + log_std + 0.5 * _LOG_2PI).sum(-1)
         square = error.detach().square().mean(-1)
-        return batch.mean(loss), {"negative_log_likelihood": loss.detach(), "square_error": square}
+        return loss, {"negative_log_likelihood": loss.detach(), "square_error": square}
 
-    def _structured_loss(self, output: Tensor, log_std: Tensor | None, batch: LossInputs) -> LossResult:
+    def _structured_likelihood(
+        self, output: Tensor, log_std: Tensor | None, action: Tensor, allowed: Tensor | None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the same of all parts of an action, with the agreement of its choices and the error of its numbers."""
-        distribution, action, allowed = self._distribution, batch["action"], batch.get("allowed")
+        distribution = self._distribution
         likelihood, _ = distribution.probability(output, log_std, action, allowed)
         outputs = {"negative_log_likelihood": -likelihood.detach()}
         with torch.no_grad():
@@ -164,4 +202,4 @@ class BehaviourCloning(LikelihoodAlgorithm):
                 outputs["agreement"] = (likeliest == chosen).float().mean(-1)
             if numbers.shape[-1]:
                 outputs["square_error"] = (numbers - means).square().mean(-1)
-        return batch.mean(-likelihood), outputs
+        return -likelihood, outputs

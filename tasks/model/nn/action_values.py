@@ -13,7 +13,6 @@ from torch import Tensor
 
 from penstock.tasks.model.nn import kernels
 from penstock.tasks.model.nn.distributions import best
-from penstock.tasks.model.nn.network import fresh_rows
 from penstock.tasks.model.nn.returns import transitions_of
 from penstock.tasks.tape.operations import call
 
@@ -102,33 +101,20 @@ def sequences_of_choices(
     Raises:
         ValueError: a round is not a whole number of sequences.
     """
-    columns, (count, envs) = trajectory.columns, trajectory.columns["reward"].shape
-    if count % sequence_steps:
-        raise ValueError(f"a round of {count} steps is not a whole number of sequences of {sequence_steps} steps")
-    device = columns["reward"].device
+    columns, shape = trajectory.columns, trajectory.columns["reward"].shape
     followed = transitions_of(_ended_every(trajectory, sequence_steps), discount, steps)
     following, allowed = environment.split(followed.following)
     unmasked, _ = environment.split(columns["observation"].flatten(0, 1))
-    starts = torch.arange(0, count, sequence_steps, device=device).unsqueeze(-1)
-    own = starts + torch.arange(sequence_steps, device=device)
-    longer = (starts + torch.arange(-burn_in_steps, sequence_steps, device=device)).clamp(min=0)
-    shape = (count, envs)
-
-    def cut(column: Tensor, at: Tensor) -> Tensor:
-        return column[at].transpose(1, 2).flatten(0, 1)
-
-    rows = {
-        "observation": cut(network.prepared(unmasked).unflatten(0, shape), longer),
-        "fresh": cut(fresh_rows(columns), longer),
-        "memory": cut(columns["memory"], longer[:, :1]).squeeze(1),
-        "burned": (starts > 0).expand(-1, envs).flatten(),
-        "action": cut(columns["action"], own),
-        "return": cut(followed.returns, own),
-        "following": cut(network.prepared(following).unflatten(0, shape), own),
-        "last": cut(followed.last % sequence_steps, own),
-        "factor": cut(followed.factors, own),
+    learned = {
+        "action": columns["action"],
+        "return": followed.returns,
+        "following": network.prepared(following).unflatten(0, shape),
+        "last": followed.last % sequence_steps,
+        "factor": followed.factors,
+        **({} if allowed is None else {"allowed": allowed.unflatten(0, shape)}),
     }
-    return rows if allowed is None else {**rows, "allowed": cut(allowed.unflatten(0, shape), own)}
+    observation, cut = network.prepared(unmasked), (sequence_steps, burn_in_steps)
+    return network.replayed_rows(columns, observation, learned, *cut, columns["memory"])
 
 
 def _ended_every(trajectory: Trajectory, steps: int) -> Trajectory:

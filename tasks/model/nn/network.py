@@ -228,6 +228,50 @@ class Network:
         cut = {name: column.unflatten(0, (-1, steps)).transpose(1, 2).flatten(0, 1) for name, column in whole.items()}
         return {**cut, "memory": cut["memory"][:, 0]}
 
+    def replayed_rows(
+        self,
+        columns: Mapping[str, Tensor],
+        observation: Tensor,
+        learned: Mapping[str, Tensor],
+        steps: int,
+        burn_in_steps: int,
+        memory: Tensor | None = None,
+    ) -> Batch:
+        """Cut a tile's round into sequences for `over_replayed`, rows `[T / steps * B, steps, ...]`.
+
+        Each step is in one sequence. Its `observation` and `fresh` also have the `burn_in_steps` steps before it; a
+        round's first sequences have none (`burned` is False).
+
+        Args:
+            columns: of the round.
+            observation: its prepared observations, `[T * B, ...]`.
+            learned: further columns, `[T, B, ...]`, of a sequence's own steps.
+            steps: of a sequence.
+            burn_in_steps: of each row.
+            memory: stored, before each step; rows have the one before their first step. None: they have none.
+
+        Raises:
+            ValueError: a round is not a whole number of sequences.
+        """
+        fresh, device = fresh_rows(columns), observation.device
+        count, envs = shape = fresh.shape
+        if count % steps:
+            raise ValueError(f"a round of {count} steps is not a whole number of sequences of {steps} steps")
+        starts = torch.arange(0, count, steps, device=device).unsqueeze(-1)
+        own = starts + torch.arange(steps, device=device)
+        longer = (starts + torch.arange(-burn_in_steps, steps, device=device)).clamp(min=0)
+
+        def cut(column: Tensor, at: Tensor) -> Tensor:
+            return column[at].transpose(1, 2).flatten(0, 1)
+
+        return {
+            "observation": cut(observation.unflatten(0, shape), longer),
+            "fresh": cut(fresh, longer),
+            "burned": (starts > 0).expand(-1, envs).flatten(),
+            **({} if memory is None else {"memory": cut(memory, longer[:, :1]).squeeze(1)}),
+            **{name: cut(column, own) for name, column in learned.items()},
+        }
+
     def over_rows(
         self, params: Mapping[str, Tensor], observation: Tensor, memory: Tensor | None, fresh: Tensor | None
     ) -> Tensor:
@@ -245,20 +289,22 @@ class Network:
     ) -> tuple[Tensor, Tensor]:
         """Compute outputs of replayed sequences, `[rows, steps, outputs]`, and the memory after each step.
 
-        Burn-in (Kapturowski et al. 2019, section 3): the steps before a sequence are run from the stored memory,
+        Burn-in (Kapturowski et al. 2019, section 3): the steps before a sequence are run from the memory,
         without a gradient, so that the sequence begins with a memory of these parameters.
 
         Args:
             params: as `init` makes them, of a network with a memory.
             batch: has `observation` `[rows, burn_in_steps + steps, n]`, `fresh` likewise, `memory` `[rows, features]`
-                before the first of them, and `burned` `[rows]`: False where no step came before in the round, so that
-                the memory is that of the sequence's first step.
+                before the first of them, which is empty if it has none, and `burned` `[rows]`: False where no step came
+                before in the round, so that the memory is that of the sequence's first step.
             burn_in_steps: of each row.
 
         Returns:
             The outputs, and memories `[rows, steps, features]`.
         """
-        observation, fresh, memory = batch["observation"].transpose(0, 1), batch["fresh"].T, batch["memory"]
+        observation, fresh, memory = batch["observation"].transpose(0, 1), batch["fresh"].T, batch.get("memory")
+        if memory is None:
+            memory = observation.new_zeros(observation.shape[1], self.features)
         if burn_in_steps:
             with torch.no_grad():
                 early = observation[:burn_in_steps], fresh[:burn_in_steps]

@@ -67,7 +67,8 @@ class StoredFeed(PipelineFeed):
         Raises:
             TypeError: `params` is None: a replay learns from a choice of rows, which are no trajectory.
             CorruptObjectError: a shard is damaged or missing.
-            SpecMismatchError: a shard lacks a column that the algorithm needs.
+            SpecMismatchError: a shard lacks a column that the algorithm needs, or steps were selected of rows that have
+                several.
             StoreError: the store can't be read.
         """
         if params is None:
@@ -101,8 +102,15 @@ class StoredFeed(PipelineFeed):
     def _rows(self, params: Params, planned: PlannedShard, loaded: LoadedShard) -> Batch:
         with torch.no_grad():
             batch = self._context.algorithm.post(params, loaded.trajectory)
-        chosen = planned.row_ids(loaded.info.steps, loaded.info.envs)
+        row_steps = self._context.config.algorithm.row_steps
+        chosen = planned.row_ids(loaded.info.steps, loaded.info.envs, row_steps)
         if chosen is None:
             return batch
+        rows, steps = len(next(iter(batch.values()))), loaded.info.steps * loaded.info.envs
+        if rows * row_steps < steps:
+            raise SpecMismatchError(
+                f"post made {rows} training rows of {steps} stored steps, and source.min_return selects rows of "
+                f"{row_steps} step{'s' if row_steps > 1 else ''}: leave min_return out"
+            )
         index = torch.from_numpy(chosen).to(next(iter(batch.values())).device)
         return {name: column.index_select(0, index) for name, column in batch.items()}

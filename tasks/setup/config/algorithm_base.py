@@ -149,6 +149,20 @@ def check_row_steps(row_steps: int, round_steps: int) -> None:
         )
 
 
+def check_burn_in(network: str, burn_in_steps: int, sequence_steps: int) -> None:
+    """Refuse a burn-in without a memory, or one that is longer than a sequence; raises as `check_round`."""
+    if network != "recurrent" and burn_in_steps:
+        raise ValueError(
+            f"algorithm.burn_in_steps = {burn_in_steps}: network = '{network}' has no memory to burn in, "
+            f"expected network = 'recurrent'; leave it out"
+        )
+    if burn_in_steps > sequence_steps:
+        raise ValueError(
+            f"algorithm.burn_in_steps = {burn_in_steps} is more than algorithm.sequence_steps = "
+            f"{sequence_steps}, expected at most that many; raise sequence_steps"
+        )
+
+
 def check_minibatches(minibatches: int, rows: int, row_steps: int = 1) -> None:
     """Refuse more minibatches than a round has rows; raises as `check_round`."""
     if minibatches > rows:

@@ -12,6 +12,7 @@ from pydantic import Field
 from penstock.tasks.setup.config.algorithm_base import (
     EncoderSettings,
     check_bounds,
+    check_burn_in,
     check_pixels,
     check_schedule,
     check_window,
@@ -125,16 +126,7 @@ class ChoiceSettings(WindowSettings):
 
     def check_round(self, rows: int) -> None:
         """Refuse a window that is too small, and settings of sequences that have no effect or none together."""
-        if self.network != "recurrent" and self.burn_in_steps:
-            raise ValueError(
-                f"algorithm.burn_in_steps = {self.burn_in_steps}: network = '{self.network}' has no memory to burn in, "
-                f"expected network = 'recurrent'; leave it out"
-            )
-        if self.burn_in_steps > self.sequence_steps:
-            raise ValueError(
-                f"algorithm.burn_in_steps = {self.burn_in_steps} is more than algorithm.sequence_steps = "
-                f"{self.sequence_steps}, expected at most that many; raise sequence_steps"
-            )
+        check_burn_in(self.network, self.burn_in_steps, self.sequence_steps)
         if self.network == "recurrent" and self.returns_across_rounds:
             raise ValueError(
                 "algorithm.returns_across_rounds = true: with network = 'recurrent' returns end with their sequence; "

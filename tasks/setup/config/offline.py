@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from penstock.tasks.setup.config.algorithm_base import (
     EncodedSettings,
     check_bounds,
+    check_burn_in,
     check_netlist,
     check_pixels,
     implemented_by,
@@ -71,12 +72,54 @@ class LikelihoodSettings(EncodedSettings):
 class BehaviourCloningSettings(LikelihoodSettings):
     """Behaviour cloning: maximum likelihood of the stored actions."""
 
+    omitted_when_default: ClassVar[tuple[str, ...]] = (
+        *LikelihoodSettings.omitted_when_default,
+        "sequence_steps",
+        "burn_in_steps",
+    )
+
     name: Literal["behaviour_cloning"] = Field("behaviour_cloning", description="The algorithm.")
+    network: Literal["mlp", "nature", "residual", "small", "lines", "leaves", "recurrent", "floorplan"] = Field(  # type: ignore[assignment]
+        "mlp",
+        description="Encoder before the hidden layers: none (mlp), convolutions for images (nature, residual), for "
+        "grids of cells (small, or lines where lines of four count) or for the images of a structured observation "
+        "(leaves), a memory (recurrent), or maps and messages over a netlist (floorplan).",
+    )
+    features: int = Field(
+        256,
+        ge=1,
+        description="Features of the encoder: of the convolutions, of the memory, or (floorplan) of a macro and of a "
+        "cell; a plain mlp has none.",
+    )
+    sequence_steps: int = Field(
+        16,
+        ge=1,
+        description="Steps of a recurrent network's sequence, which is a row; rounds of the runs that are read are "
+        "whole numbers of sequences.",
+    )
+    burn_in_steps: int = Field(
+        0,
+        ge=0,
+        description="Steps before a sequence that a recurrent network runs without a gradient, from an empty memory; "
+        "at most sequence_steps.",
+    )
     hidden: Hidden = (64, 64)
     learning_rate: LearningRate = 1e-3
-    minibatch_rows: MinibatchRows = 512
+    minibatch_rows: int = Field(
+        512, ge=1, description="Rows of a minibatch; with a recurrent network its steps, in whole sequences."
+    )
     epochs: int = Field(1, ge=1, description="Passes over the rows of a round.")
     gradient_norm: float = Field(1.0, gt=0, description="Largest gradient norm.")
+
+    @property
+    def row_steps(self) -> int:
+        """Return the steps of an environment in a training row."""
+        return self.sequence_steps if self.network == "recurrent" else 1
+
+    @model_validator(mode="after")
+    def _burns_in(self) -> BehaviourCloningSettings:
+        check_burn_in(self.network, self.burn_in_steps, self.sequence_steps)
+        return self
 
 
 @implemented_by("penstock.tasks.model.algorithms.iql:IQL")

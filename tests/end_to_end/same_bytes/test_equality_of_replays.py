@@ -21,18 +21,21 @@ from .equality_runs import (
     sources,
 )
 
+MEMORY = ("--network", "recurrent", "--features", "8", "--sequence-steps", "4", "--burn-in-steps", "2")
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "settings"),
     [
         ("behaviour_cloning", ()),
+        ("behaviour_cloning", MEMORY),
         ("iql", ()),
         ("iql", ("--activation", "relu", "--anneal-minibatches", "6", "--adam-epsilon", "1e-8")),
         ("td3_bc", ()),
         ("td3_bc", ("--moment-rounds", "2")),
     ],
-    ids=["cloning", "iql", "iql, annealed", "td3_bc", "td3_bc, moments first"],
+    ids=["cloning", "cloning, memory", "iql", "iql, annealed", "td3_bc", "td3_bc, moments first"],
 )
 def test_several_learners_of_a_replay_equal_one(policy_runs, policy_cluster, algorithm, settings):
     """Replayed from selected rows, of which shards have different numbers, parameters and counts are those of one."""
@@ -63,11 +66,16 @@ def test_several_learners_of_a_replay_equal_one(policy_runs, policy_cluster, alg
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("algorithm", "acted_by"), [("iql", "ppo"), ("behaviour_cloning", "ppo"), ("td3_bc", "sac")])
-def test_a_replay_that_loses_a_learner_changes_no_byte(policy_runs, policy_bench, policy_cluster, algorithm, acted_by):
+@pytest.mark.parametrize(
+    ("algorithm", "settings"),
+    [("iql", ()), ("behaviour_cloning", ()), ("behaviour_cloning", MEMORY), ("td3_bc", ())],
+    ids=["iql", "cloning", "cloning, memory", "td3_bc"],
+)
+def test_a_replay_that_loses_a_learner_changes_no_byte(policy_runs, policy_bench, policy_cluster, algorithm, settings):
     """The learner may be killed before the rendezvous, during it, while it learns, or between two stages."""
-    source = policy_runs.get(acted_by, ALONE)
-    rows = ("--from", source.name, "--shards-per-round", "5", "--algorithm.name", algorithm, "--hidden", "[8]")
+    source = policy_runs.get("sac" if algorithm == "td3_bc" else "ppo", ALONE)
+    learned = ("--algorithm.name", algorithm, "--hidden", "[8]", *settings)
+    rows = ("--from", source.name, "--shards-per-round", "5", *learned)
     portions = ("--rounds-per-stage", "4", "--max-stages", "3", "--evaluation-episodes", "1")
     where = (
         "--store",
@@ -79,7 +87,8 @@ def test_a_replay_that_loses_a_learner_changes_no_byte(policy_runs, policy_bench
         "--learn-tasks",
         "2",
     )
-    for name, losses in ((whole := f"whole-{algorithm}", 0), (disturbed := f"disturbed-{algorithm}", 2)):
+    kind = f"{algorithm}-{len(settings)}"
+    for name, losses in ((whole := f"whole-{kind}", 0), (disturbed := f"disturbed-{kind}", 2)):
         flow = policy_bench.penstock("replay", name, *rows, *portions, *where)
         for _ in range(losses):
             policy_cluster.members.wait_whole(policy_cluster.workers)

@@ -142,6 +142,13 @@ class TruncationIsTheEnd(PPO):
         return estimate(self, params, trajectory, done, done)
 
 
+class BootstrapsNothing(PPO):
+    """Sees zeros where an observation was that followed an episode or a round; with a memory, too."""
+
+    def post(self, params, trajectory):
+        return PPO.post(self, params, replace(trajectory, bootstrap_observation=0 * trajectory.bootstrap_observation))
+
+
 class NothingFollowsTheRound(PPO):
     """Takes the value after the round's last row as nothing."""
 

@@ -18,6 +18,7 @@ from ...support.slow import slow_after
 FILE = Path(__file__).parents[2] / "support" / "algorithms" / "flawed_algorithms.py"
 
 SMALL = ["--algorithm.hidden", "[8]"]
+MEMORY_OF_4 = ["--algorithm.network", "recurrent", "--algorithm.features", "4", "--algorithm.sequence-steps", "4"]
 INIT, ROWS = "init is a function of the seed", "a snapshot is enough to act, and rows are as declared"
 PURE, ROW_WISE, GREEDY = "act is a function of its arguments", "act is row-wise", "zero noise is greedy"
 LEARNING, RATIO = "learning is a function of its arguments", "the first minibatch's ratio is 1"
@@ -114,6 +115,23 @@ def test_shipped_algorithms_pass(name: str, environment_id: str):
     report = check_one_algorithm(name, environment_id, [])
     assert failures(report) == {}
     assert len(report.checks) == 13
+
+
+@pytest.mark.parametrize(
+    "environment_id", ["CartPole-v1", *slow_after(0, ["Pendulum-v1", "ConnectFour-v0", "PositionOnlyCartPole-v0"])]
+)
+def test_cloning_with_a_memory_passes(environment_id: str):
+    """Its sequences have no values that could be bootstrapped; memories end where an episode does."""
+    memory = ["--algorithm.network", "recurrent", "--algorithm.features", "8", "--algorithm.burn-in-steps", "6"]
+    report = check_one_algorithm("behaviour_cloning", environment_id, [*SMALL, *memory])
+    assert failures(report) == {}
+    assert [check.name for check in report.checks if check.outcome == "skip"] == [RATIO, BOOTSTRAP]
+
+
+def test_sequences_of_values_that_nothing_bootstraps_are_found():
+    """Rows with several steps that depend on rewards are those of values."""
+    found = failures(check_one_algorithm(f"{FILE}:BootstrapsNothing", "CartPole-v1", [*SMALL, *MEMORY_OF_4]))
+    assert "after an episode was truncated at the time limit changes no gradient" in found[BOOTSTRAP]
 
 
 @pytest.mark.parametrize("name", ["td3_bc", "halfcheetah-td3-bc", *slow_after(0, ["sac", "td3", "mappo", "ippo"])])

@@ -36,6 +36,11 @@ KINDS: dict[str, dict[str, Any]] = {
         "environment": {"id": "simple_spread_v3"},
         "algorithm": {"name": "mappo", "network": "recurrent", "features": 8, "sequence_steps": 4},
     },
+    "cloned memory": {
+        "source": {"runs": ["small"]},
+        "environment": {"id": "PositionOnlyCartPole-v0", "max_episode_steps": 5},
+        "algorithm": {"name": "behaviour_cloning", "network": "recurrent", "features": 8, "burn_in_steps": 4},
+    },
 }
 
 

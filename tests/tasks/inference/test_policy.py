@@ -17,6 +17,7 @@ from penstock.tasks.inference.loading import load_policy
 from penstock.tasks.inference.policy import Policy
 from penstock.tasks.runtime.run_context import RunContext
 from penstock.tasks.seeds import Purpose, environment_seeds
+from penstock.tasks.setup.config.loading import merge
 
 from ...support.environments.structured_environments import SPACES
 from ..conftest import MakeContext
@@ -66,15 +67,20 @@ def test_greedy_actions_equal_the_algorithms(kind_context: RunContext):
     assert ended, "no episode ended"
 
 
-def test_it_reaches_the_evaluations_return(make_context: MakeContext):
-    """Acting one observation at a time, as a user would, gives the return that the run's evaluation says."""
-    context = make_context({"environment": {"max_episode_steps": 40}})
+@pytest.mark.parametrize("kind", ["ppo", "recurrent", "cloned memory"])
+def test_it_reaches_the_evaluations_return(make_context: MakeContext, kind: str):
+    """Acting one observation at a time, as a user would, gives the return that the run's evaluation says.
+
+    With a memory from each episode's start, of a run that acted and of one that cloned stored actions.
+    """
+    context = make_context(merge(KINDS[kind], {"environment": {"max_episode_steps": 40}}))
     policy = policy_of(context)
     expected = evaluate_snapshot(context, context.run.store, context.run.log.read(0).snapshots[-1], 3, key=0)
     returns = []
     for seed in environment_seeds(context.config.seed, Purpose.EVALUATION, 0, env_ids=range(3)):
         pool = make_pool(context.config, 1, AutoresetMode.SAME_STEP)
         pool.reset_ids(np.array([seed], dtype=np.uint64))
+        policy.reset()
         total, over = 0.0, False
         while not over:
             action = policy.act(pool.observation[0])
