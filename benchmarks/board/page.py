@@ -1,7 +1,7 @@
 """Writes docs/benchmarks.md, its pictures, and the board's figures in other pages, from the board's stored results.
 
 Other pages mark the place of a figure: `<!-- board:NAME -->` before and `<!-- /board -->` behind it, within a line or
-around lines. `FRAGMENTS` has the names.
+around lines. `FRAGMENTS` and `PASSAGES` have the names.
 
     python -m benchmarks.board.page             # write
     python -m benchmarks.board.page --check     # compare, and name what differs
@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.board.passages import PASSAGES
 from benchmarks.board.plots import NOBODYS, OURS, THEIRS, Bar, bars
 from benchmarks.board.workloads import ALONE, RANDOM, SOLVERS, WORKLOADS, Workload
 from benchmarks.returns.page import returns_part
@@ -125,12 +126,16 @@ def pages(root: Path) -> Iterator[tuple[str, str]]:
             yield picture, text
     yield PAGE, "\n".join(sections)
     for name in MARKED:
-        yield name, filled((root / name).read_text(encoding="utf-8"), board)
+        yield name, filled((root / name).read_text(encoding="utf-8"), board, root / "benchmarks" / "results")
 
 
-def filled(text: str, board: Board) -> str:
-    """Return a page's text with the board's figures in their places."""
-    return MARK.sub(lambda found: f"{found[1]}{FRAGMENTS[found[2]](board)}{found[4]}", text)
+def filled(text: str, board: Board, results: Path) -> str:
+    """Return a page's text with its figures in their places: the board's, and those of other results."""
+
+    def figure(name: str) -> str:
+        return FRAGMENTS[name](board) if name in FRAGMENTS else PASSAGES[name](results)
+
+    return MARK.sub(lambda found: f"{found[1]}{figure(found[2])}{found[4]}", text)
 
 
 def picture_name(name: str) -> str:
@@ -349,6 +354,13 @@ def ratio_range(board: Board) -> str:
     return f"{least} to {max(ratios.values()):.1f}"
 
 
+def pong_ratios(board: Board) -> str:
+    """Return how fast Pong is learned next to the fastest peer at equal settings, at both lags."""
+    best, _ = judged("pong", WORKLOADS["pong"], board)
+    late, level = (board.ratio("pong", f"Penstock, lag {lag}", best) for lag in (1, 0))
+    return f"{late:.2f} times as fast as {best.partition(',')[0]} at lag 1, and {level:.2f} times at lag 0"
+
+
 def solved_seconds(board: Board) -> str:
     """Return who solves CartPole after how many seconds, at equal settings; nothing as long as it was not measured."""
     if not board.solving:
@@ -363,6 +375,7 @@ FRAGMENTS: dict[str, Callable[[Board], str]] = {
     "ppo-conditions": ppo_conditions,
     "missed-goals": missed_goals,
     "ratio-range": ratio_range,
+    "pong-ratios": pong_ratios,
     "solved-seconds": solved_seconds,
 }
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 ACTION_BATCHES = 256
-COUNTED_STEPS = 2000
+COUNTED_STEPS, LEAST_STEPS = 2000, 200
 
 Step = "Callable[[Any], tuple[Any, Any]]"
 
@@ -46,13 +46,19 @@ def steps_per_second(step: Callable[[Any], Any], actions: Sequence[Any], num_env
     return steps * num_envs / elapsed
 
 
-def reset_share(step: Callable[[Any], tuple[Any, Any]], actions: Sequence[Any], num_envs: int) -> float:
-    """Return the share of steps that were resets, for contenders that reset in the step after an episode's end."""
-    ended, steps = 0, min(COUNTED_STEPS, max(200, 2_000_000 // num_envs))
-    for index in range(steps):
+def reset_share(step: Callable[[Any], tuple[Any, Any]], actions: Sequence[Any], num_envs: int, seconds: float) -> float:
+    """Return the share of steps that were resets, for contenders that reset in the step after an episode's end.
+
+    Slow ones count for `seconds`, but 200 steps at least.
+    """
+    ended, most = 0, min(COUNTED_STEPS, max(LEAST_STEPS, 2_000_000 // num_envs))
+    started = time.perf_counter()
+    for index in range(most):
         terminated, truncated = step(actions[index % len(actions)])
         ended += int(np.count_nonzero(np.asarray(terminated) | np.asarray(truncated)))
-    return ended / (steps * num_envs)
+        if index + 1 >= LEAST_STEPS and time.perf_counter() - started > seconds:
+            break
+    return ended / ((index + 1) * num_envs)
 
 
 def measure(
@@ -67,4 +73,4 @@ def measure(
     for index in range(32):
         step(actions[index])
     rate = steps_per_second(step, actions, num_envs, seconds)
-    return rate * (1.0 - reset_share(step, actions, num_envs)) if resets_take_a_step else rate
+    return rate * (1.0 - reset_share(step, actions, num_envs, seconds)) if resets_take_a_step else rate

@@ -17,6 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.peers.measure import machine
 from benchmarks.support.programs import BENCHMARKS, RESULTS, VENVS, own_program, peer, ratio, run
 from benchmarks.support.tables import write_table
 
@@ -79,7 +80,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=RESULTS)
     args = parser.parse_args()
     rows: list[tuple[str, str, str, str]] = []
-    raw: dict[str, Any] = {}
+    raw: dict[str, Any] = {"machine": machine(("gymnasium", "ale-py", "mujoco", "minigrid"))}
     for name in args.only:
         found, raw[name] = start(args.rounds) if name == "start" else stepping(TASKS[name], args.rounds, args.seconds)
         rows += found
@@ -109,7 +110,8 @@ def stepping(task: Task, rounds: int, seconds: float) -> tuple[list[tuple[str, s
         )
         asked = "-" if reach is None else f">= {reach:g}"
         rows.append((f"{task.id}, {task.num_envs} envs / {name}", ratio(measured), asked, note))
-    return rows, {"settings": best, "rounds": taken}
+    about = {"id": task.id, "num_envs": task.num_envs, "reach": task.peers}
+    return rows, {**about, "settings": best, "rounds": taken}
 
 
 def best_settings(name: str, task: Task, modes: tuple[str, ...], seconds: float) -> tuple[str, int]:

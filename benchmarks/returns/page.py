@@ -147,6 +147,12 @@ def section(name: str, row: Row, trials: Trials) -> str:
 
 def verdict(row: Row, trials: Trials) -> str:
     """Return where Penstock's contenders are below their peer's figure, the row's least, or random actions."""
+    below = losses(row, trials)
+    return f"**Missed**: {'; '.join(below)}." if below else "Nothing of Penstock's is below what it is compared with."
+
+
+def losses(row: Row, trials: Trials) -> list[str]:
+    """Return what is below what it is compared with, in words."""
     below = []
     kinds = {each.title: each.kind for each in row.contenders}
     ours = [title for title in trials if kinds[title] not in ("peer", "baseline")]
@@ -165,7 +171,7 @@ def verdict(row: Row, trials: Trials) -> str:
             below.append(f"{own} at the end, {middle(last)} of {row.least:g}")
         if random and len(last) and mean_of(last) <= mean_of(column(trials[random], row.parts - 1)):
             below.append(f"{own} at the end, {middle(last)}, is no better than random actions")
-    return f"**Missed**: {'; '.join(below)}." if below else "Nothing of Penstock's is below what it is compared with."
+    return below
 
 
 def about(row: Row, trials: Trials) -> str:
