@@ -108,6 +108,18 @@ def pool_lost(results: Path) -> str:
     return ". ".join([*parts, *([f"Goals missed: {'; '.join(missed)}"] if missed else [])])
 
 
+def pool_table(results: Path) -> str:
+    """Return a table of the tasks that EnvPool has too, in lines of their own."""
+    rows = [
+        f"| {task['id']}, {task['num_envs']:,} | {short(_rate(task, 'penstock'))} | {short(_rate(task, 'envpool'))} | "
+        f"{_ratio(task, 'envpool'):.3g} |"
+        for task in pools(results).values()
+        if "envpool" in task["reach"]
+    ]
+    head = ["| environments | Penstock, env steps/s | EnvPool | Penstock / EnvPool |", "|---|---|---|---|"]
+    return "\n".join(["", "", *head, *rows, "", ""])
+
+
 def pool_sources(results: Path) -> str:
     """Return links to the files that README's row of the pool is from."""
     names = sorted({task["path"].stem for task in pools(results).values()})
@@ -198,6 +210,7 @@ PASSAGES: dict[str, Callable[[Path], str]] = {
     "pool-rates": pool_rates,
     "pool-peers": pool_peers,
     "pool-lost": pool_lost,
+    "pool-table": pool_table,
     "pool-sources": pool_sources,
     "rows-ours": rows_ours,
     "rows-best": rows_best,
