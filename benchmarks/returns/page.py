@@ -148,7 +148,9 @@ def section(name: str, row: Row, trials: Trials) -> str:
 def verdict(row: Row, trials: Trials) -> str:
     """Return where Penstock's contenders are below their peer's figure, the row's least, or random actions."""
     below = losses(row, trials)
-    return f"**Missed**: {'; '.join(below)}." if below else "Nothing of Penstock's is below what it is compared with."
+    said = f"**Missed**: {'; '.join(below)}." if below else "Nothing of Penstock's is below what it is compared with."
+    lacking = [each.title for each in row.contenders if each.kind == "peer" and each.title not in trials]
+    return f"{said} Not compared, since it has not run: {'; '.join(lacking)}." if lacking else said
 
 
 def losses(row: Row, trials: Trials) -> list[str]:
