@@ -25,7 +25,7 @@ KINDS = ["altered", "cut", "empty"]
     ("arguments", "mentioned"),
     [
         (["train", "no-such-preset"], ["no-such-preset", "cartpole"]),
-        (["train", "cartpole", "--environment.id", "Chess-v1"], ["Chess-v1", "CartPole-v1"]),
+        (["train", "cartpole", "--environment.id", "Chess-v1"], ["Chess-v1", "`penstock envs` lists all"]),
         (["train", "cartpole", "--learning-rat", "1e-3"], ["learning-rat", "learning_rate"]),
         (["train", "cartpole", "--num-envs", "7", "--envs-per-tile", "4"], ["num_envs = 7", "envs_per_tile = 4"]),
         (["train", "--lag", "two"], ["schedule.lag", "two"]),
