@@ -50,6 +50,8 @@ def main() -> None:
     args = parser.parse_args()
     flags = Path("/proc/cpuinfo").read_text(encoding="ascii").split()
     levels = [level for level, flag in (("avx512", "avx512vl"), ("avx2", "avx2")) if flag in flags]
+    if not levels:
+        raise SystemExit("this processor has neither AVX2 nor AVX-512, which the stairs are for")
     with tempfile.TemporaryDirectory() as folder:
         program = str(Path(folder) / "stairs")
         options = ["-std=c++20", "-O3", "-ffp-contract=off", "-pthread", "-I", str(ROOT / "native" / "include")]

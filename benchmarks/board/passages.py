@@ -1,6 +1,6 @@
 """Writes README's figures that other results than the board's hold: of returns, pools, stored rows, scale and placing.
 
-Each passage is of the newest stored results that have its figures.
+Pools and stored rows are of the newest results that have their figures; placing and scale name theirs.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ settings class. Nothing here imports torch, so the registry names classes and im
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeAlias, TypeVar
 
 import numpy as np
 from pydantic import Field
@@ -256,23 +256,31 @@ _IMAGE_DIMENSIONS = 3
 _CONVOLUTIONS = ("nature", "residual", *_SMALLEST_CELLS)
 
 
+AnyNetwork: TypeAlias = Annotated[
+    Literal["mlp", "nature", "residual", "small", "lines", "leaves", "recurrent", "floorplan"],
+    Field(
+        description="Encoder before the hidden layers: none (mlp), convolutions for images (nature, residual), for "
+        "grids of cells (small, or lines where lines of four count) or for the images of a structured observation "
+        "(leaves), a memory (recurrent), or maps and messages over a netlist (floorplan)."
+    ),
+]
+AnyFeatures: TypeAlias = Annotated[
+    int,
+    Field(
+        ge=1,
+        description="Features of the encoder: of the convolutions, of the memory, or (floorplan) of a macro and of a "
+        "cell; a plain mlp has none.",
+    ),
+]
+
+
 class NetworkSettings(AlgorithmSettings):
     """Settings of the network between observation and outputs."""
 
     omitted_when_default: ClassVar[tuple[str, ...]] = ("network", "features", "sequence_steps")
 
-    network: Literal["mlp", "nature", "residual", "small", "lines", "leaves", "recurrent", "floorplan"] = Field(
-        "mlp",
-        description="Encoder before the hidden layers: none (mlp), convolutions for images (nature, residual), for "
-        "grids of cells (small, or lines where lines of four count) or for the images of a structured observation "
-        "(leaves), a memory (recurrent), or maps and messages over a netlist (floorplan).",
-    )
-    features: int = Field(
-        256,
-        ge=1,
-        description="Features of the encoder: of the convolutions, of the memory, or (floorplan) of a macro and of a "
-        "cell; a plain mlp has none.",
-    )
+    network: AnyNetwork = "mlp"
+    features: AnyFeatures = 256
     sequence_steps: int = Field(
         16,
         ge=1,

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from penstock.tasks.setup.config.algorithm_base import (
+    AnyFeatures,
+    AnyNetwork,
     EncodedSettings,
     check_bounds,
     check_burn_in,
@@ -79,18 +81,8 @@ class BehaviourCloningSettings(LikelihoodSettings):
     )
 
     name: Literal["behaviour_cloning"] = Field("behaviour_cloning", description="The algorithm.")
-    network: Literal["mlp", "nature", "residual", "small", "lines", "leaves", "recurrent", "floorplan"] = Field(  # type: ignore[assignment]
-        "mlp",
-        description="Encoder before the hidden layers: none (mlp), convolutions for images (nature, residual), for "
-        "grids of cells (small, or lines where lines of four count) or for the images of a structured observation "
-        "(leaves), a memory (recurrent), or maps and messages over a netlist (floorplan).",
-    )
-    features: int = Field(
-        256,
-        ge=1,
-        description="Features of the encoder: of the convolutions, of the memory, or (floorplan) of a macro and of a "
-        "cell; a plain mlp has none.",
-    )
+    network: AnyNetwork = "mlp"  # type: ignore[assignment]
+    features: AnyFeatures = 256
     sequence_steps: int = Field(
         16,
         ge=1,
