@@ -39,7 +39,6 @@ _MESH_SECONDS = 10.0
 lost, a longer limit would keep it from reporting in time for the next gang."""
 _POLL_SECONDS = 0.02
 _AWAIT_SECONDS = 0.002
-_WITHOUT_END = timedelta(days=7)
 
 
 class Rendezvous:
@@ -60,23 +59,10 @@ class Rendezvous:
         )
 
 
-class _Timed:
-    """A transfer between two members, with a time limit of its own: the group's would be that of its constructor."""
-
-    def __init__(self, transfer: Any, seconds: float) -> None:
-        self._transfer, self._limit = transfer, timedelta(seconds=seconds)
-
-    def wait(self) -> None:
-        """Wait for the transfer's end."""
-        self._transfer.wait(self._limit)
-
-
 class Group:
     """A group whose members sum and copy tensors, all in the same order. A context manager; not thread-safe.
 
-    Tensors may be on any device. With gloo they travel through the host's memory; with NCCL, for sums and copies alone,
-    from GPU to GPU. `send` and `receive` are between two members, and one thread may receive from each of the others.
-    Connections stay open until such a thread ends: at the latest when what it waits for arrives, or its member is lost.
+    Tensors may be on any device. With gloo they travel through the host's memory; with NCCL from GPU to GPU.
     """
 
     def __init__(
@@ -106,14 +92,14 @@ class Group:
         self._name = name
         self._names = names
         self._rank = rank
-        self._gang_seconds = assignment.gang_seconds
         self._membership = membership
         self._group: Any = None
         self._device = torch.device("cpu" if backend == "gloo" else assignment.device)
         host, port = membership.host_of(names[0]), membership.advertised(names[0], RENDEZVOUS_PORT)
         deadline = time.monotonic() + assignment.gang_seconds
         own_host = membership.host_of(names[rank])
-        store = rendezvous.store if rendezvous else self._connect(host, port, membership, deadline)
+        store = self._store = rendezvous.store if rendezvous else self._connect(host, port, membership, deadline)
+        self._awaited = 0
         try:
             store.set(f"{name}/here/{rank}", "1")
             # Not inside of the group's constructor, which can't be interrupted.
@@ -137,7 +123,7 @@ class Group:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # Closes the connections: peers that wait for this member notice immediately.
+        # Its end closes the connections: peers that wait for this member notice immediately.
         self._group.abort()
         self._group = None
 
@@ -158,48 +144,36 @@ class Group:
         return self._do(tensor, lambda own: self._group.broadcast([own], options))
 
     def await_from(self, rank: int, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the tensor of one member, to all, however long that takes: meanwhile this member may be told to leave.
+        """Return the tensor of one member, to all, however long that takes: meanwhile the others may be told to leave.
 
         Raises:
             MemberLostError: a member was lost.
             GangError: as `Membership.check`.
         """
-        options = BroadcastOptions()
-        options.rootRank, options.timeout = rank, _WITHOUT_END
-
-        def begin(own: torch.Tensor) -> Any:
-            work = self._group.broadcast([own], options)
-            while not work.is_completed():
+        # Asked for in the store, because a copy that has begun can't be given up: the group's end would wait for it.
+        self._awaited += 1
+        begun = f"{self._name}/awaited/{self._awaited}"
+        try:
+            if rank == self._rank:
+                self._store.set(begun, "")
+            started = time.monotonic()
+            while rank != self._rank and not self._store.check([begun]):
                 self._membership.check()
-                time.sleep(_AWAIT_SECONDS)
-            return work
-
-        return self._do(tensor, begin)
-
-    def send(self, rank: int, tensor: torch.Tensor) -> None:
-        """Send a tensor to one member; blocks until that receives it."""
-        self._do(tensor, lambda own: _Timed(self._group.send([own], rank, 0), self._gang_seconds))
-
-    def receive(self, rank: int, like: torch.Tensor, patience: int = 1) -> torch.Tensor:
-        """Return the tensor that one member sends.
-
-        Args:
-            rank: of that member.
-            like: has the shape, type and device of what it sends.
-            patience: how many times as long as usual it may take.
-
-        Raises:
-            MemberLostError: it was lost, or sent nothing in time.
-        """
-        empty = torch.empty_like(like)
-        return self._do(empty, lambda own: _Timed(self._group.recv([own], rank, 0), patience * self._gang_seconds))
+                waited = time.monotonic() - started
+                time.sleep(min(max(_AWAIT_SECONDS, waited / 20), _POLL_SECONDS))
+        except RuntimeError as error:
+            raise self._lost(str(error)) from error
+        return self.copy_from(rank, tensor)
 
     def _do(self, tensor: torch.Tensor, begin: Callable[[torch.Tensor], Any]) -> torch.Tensor:
-        own = tensor.detach().to(self._device).contiguous()
+        own, failure = tensor.detach().to(self._device).contiguous(), ""
         try:
             begin(own).wait()
         except RuntimeError as error:
-            raise self._lost(str(error)) from error
+            failure = str(error)
+        if failure:
+            # Not from within: the traceback would keep the operation, and with it the group's connections.
+            raise self._lost(failure)
         return own.to(tensor.device)
 
     def _lost(self, reason: str) -> MemberLostError:

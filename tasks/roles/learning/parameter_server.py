@@ -33,14 +33,23 @@ from penstock.tasks.runtime.process_group import Group
 from penstock.tasks.runtime.results import ServerResult
 
 if TYPE_CHECKING:
+    from penstock.tasks.roles.reducing.gradient_links import GradientListener
     from penstock.tasks.runtime.assignment import Assignment
     from penstock.tasks.runtime.membership import Membership
     from penstock.tasks.runtime.run_context import RunContext
     from penstock.tasks.specs import State
 
 
-def serve(assignment: Assignment, context: RunContext, membership: Membership) -> ServerResult:
+def serve(
+    assignment: Assignment, context: RunContext, membership: Membership, listener: GradientListener | None
+) -> ServerResult:
     """Run a parameter server for all rounds of a stage.
+
+    Args:
+        assignment: of the server.
+        context: of the run.
+        membership: in the stage's gang.
+        listener: for learners that take steps independently; None with `max_staleness` unset.
 
     Raises:
         MemberLostError: a learner was lost.
@@ -56,9 +65,10 @@ def serve(assignment: Assignment, context: RunContext, membership: Membership) -
     max_staleness, stale = context.config.distribution.max_staleness, None
     with ExitStack() as stack:
         publisher = stack.enter_context(Publisher(stage))
-        if max_staleness is not None:
-            stale = stack.enter_context(StaleRounds(assignment, context, len(names) - 1, max_staleness))
         group = stack.enter_context(Group(SERVER_GROUP, len(names) - 1, names, membership, assignment, None))
+        if listener is not None and max_staleness is not None:
+            links = stack.enter_context(listener.accept(membership.check))
+            stale = StaleRounds(assignment, context, links, max_staleness)
         for round_ in rounds:
             membership.check()
             if stage.window:

@@ -6,8 +6,7 @@ again from its commit: rounds of which something may have been published repeat 
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -21,6 +20,7 @@ from penstock.tasks.roles.reducing.reduction import copy_round_state
 if TYPE_CHECKING:
     from penstock.storage.runs.timings import StalenessCounts
     from penstock.tasks.roles.learning.window import RoundWindow
+    from penstock.tasks.roles.reducing.gradient_links import LearnerLinks
     from penstock.tasks.runtime.assignment import Assignment
     from penstock.tasks.runtime.metrics import EdgeTally
     from penstock.tasks.runtime.process_group import Group
@@ -31,28 +31,21 @@ _GIVEN_UP = "This attempt is given up and the stage starts again"
 
 
 class StaleRounds:
-    """Serves the rounds of a stage. A context manager; its group must end before it.
+    """Serves the rounds of a stage.
 
     Args:
         assignment: of the server.
         context: of the run.
-        learners: their number.
+        links: of all learners.
         max_staleness: minibatches that a learner may be ahead of the slowest.
     """
 
-    def __init__(self, assignment: Assignment, context: RunContext, learners: int, max_staleness: int) -> None:
-        self._context, self._learners, self._bound = context, learners, max_staleness
+    def __init__(self, assignment: Assignment, context: RunContext, links: LearnerLinks, max_staleness: int) -> None:
+        self._context, self._links, self._bound = context, links, max_staleness
         self._store = context.run.store
         self._stage, self._attempt = assignment.stage, assignment.attempt
         self._made = stored_orders(self._store, self._stage, self._attempt)
         self._tally = StalenessTally()
-        self._threads = ThreadPoolExecutor(learners, thread_name_prefix="receive")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._threads.shutdown()
 
     def counts(self) -> StalenessCounts:
         """Return how stale gradients were so far."""
@@ -70,10 +63,10 @@ class StaleRounds:
         minibatches = sum(1 for _ in plan_round(self._context, round_, window))
 
         def pace() -> Pace:
-            return Pace(self._learners, minibatches, len(parts_of(algorithm)), self._bound)
+            return Pace(len(self._links), minibatches, len(parts_of(algorithm)), self._bound)
 
         order = self._stored(round_, pace())
-        server = ArrivalServer(algorithm, group, self._threads, edges, self._tally)
+        server = ArrivalServer(algorithm, self._links, edges, self._tally)
         state, arrivals = server.serve(state, pace(), order)
         if order is None and arrivals:
             self._keep(ArrivalOrder(round_, arrivals))
@@ -91,7 +84,7 @@ class StaleRounds:
             raise StageMismatchError(f"{error}. {_GIVEN_UP}") from error
         except ValueError as error:
             raise StageMismatchError(
-                f"'{name}' can't be the order of round {round_} with {self._learners} learners: {error}. {_GIVEN_UP}"
+                f"'{name}' can't be the order of round {round_} with {len(self._links)} learners: {error}. {_GIVEN_UP}"
             ) from error
         return arrivals
 

@@ -13,6 +13,7 @@ import torch
 
 from penstock.storage.errors import SpecMismatchError
 from penstock.tasks.model.algorithms.contract import FollowsRounds, due_losses
+from penstock.tasks.roles.reducing.gradient_links import connect_to_server
 from penstock.tasks.roles.reducing.pace import parts_of
 from penstock.tasks.runtime.metrics import EdgeTally
 from penstock.tasks.runtime.process_group import Group
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from penstock.tasks.model.algorithms.contract import Algorithm, Loss, RoundLimit
+    from penstock.tasks.roles.reducing.gradient_links import TensorLink
     from penstock.tasks.runtime.assignment import Assignment
     from penstock.tasks.runtime.membership import Membership
     from penstock.tasks.runtime.process_group import Rendezvous
@@ -185,7 +187,8 @@ class ServerReduction(SummedReduction):
     def share_of(self, rows: int) -> tuple[range, int]:
         """Return this learner's rows; the first learner tells the server the rows of all, by which it plans."""
         own, in_all = super().share_of(rows)
-        self._tell(in_all)
+        self._count_told()
+        awaited_from_first(self._server, in_all)
         return own, in_all
 
     def update(self, state: State, loss: Loss, gradient: Tensor) -> State:
@@ -211,7 +214,8 @@ class ServerReduction(SummedReduction):
     def is_beyond(self, limit: RoundLimit, values: Tensor | None) -> bool:
         """Compare as the other learners do; the first of them tells the server."""
         found = super().is_beyond(limit, values)
-        self._tell(found)
+        self._count_told()
+        told_from_first(self._server, found)
         return found
 
     def after_round(self, state: State, stats: Mapping[str, Tensor]) -> State:
@@ -223,12 +227,11 @@ class ServerReduction(SummedReduction):
             self.edges.add("learn -> sync", others * sum(value.nbytes for value in copied), others * len(copied))
         return state
 
-    def _tell(self, number: int) -> None:
-        """Send a number from the first learner to the server, which all members of the group take part in."""
+    def _count_told(self) -> None:
+        """Count a number that the first learner sends to all others."""
         if not self._rows.start:
             others = self._server.size - 1
             self.edges.add("learn -> sync", 8 * others, others)
-        told_from_first(self._server, number)
 
 
 class StaleReduction(ServerReduction):
@@ -237,14 +240,17 @@ class StaleReduction(ServerReduction):
     `pace` says who waits for whom. The learners still make the same calls: each ends a round with the same parameters.
     """
 
-    def __init__(self, algorithm: Algorithm, group: Group, server: Group, max_staleness: int) -> None:
-        """Args: as `ServerReduction`, and the minibatches that a learner may be ahead of the slowest."""
+    def __init__(
+        self, algorithm: Algorithm, group: Group, server: Group, link: TensorLink, patience_seconds: float
+    ) -> None:
+        """Args: as `ServerReduction`, the link to the server, and how long a reply may take."""
         super().__init__(algorithm, group, server)
+        self._link, self._patience_seconds = link, patience_seconds
         self._losses = len(algorithm.losses)
         self._together = len(parts_of(algorithm)) == 1
-        # A reply may wait for the slowest learner to take so many minibatches.
-        self._patience = max_staleness + 2
-        self._own = self._next_loss = 0
+        self._own = 0
+        self._gradients: list[Tensor] = []
+        self._next_loss = 0
 
     def losses_of(self, losses: tuple[Loss, ...], state: State) -> tuple[Loss, ...]:  # noqa: ARG002
         """Return all losses: the server counts on each of them, whichever minibatch the other learners are in."""
@@ -257,10 +263,12 @@ class StaleReduction(ServerReduction):
 
     def update(self, state: State, loss: Loss, gradient: Tensor) -> State:
         """Send the gradient; parameters return after the minibatch, or at once if the next gradient depends on them."""
-        if self._next_loss == 0 or not self._together:
-            self._send(torch.tensor([self._own]))
-        self._send(gradient)
         self._next_loss = (self._next_loss + 1) % self._losses
+        # The next loss may reuse its memory.
+        self._gradients.append(gradient.clone() if self._next_loss and self._together else gradient)
+        if not self._next_loss or not self._together:
+            self._send([torch.tensor([self._own]), *self._gradients])
+            self._gradients = []
         if self._next_loss and not self._together:
             self._receive([state.params[loss.group].flat])
         return state
@@ -270,18 +278,19 @@ class StaleReduction(ServerReduction):
         self._receive(served_values(self._algorithm, state))
         return state
 
-    def _send(self, tensor: Tensor) -> None:
-        self.edges.add("learn -> sync", tensor.nbytes)
-        self._server.send(self._server.size - 1, tensor)
+    def _send(self, tensors: list[Tensor]) -> None:
+        for tensor in tensors:
+            self.edges.add("learn -> sync", tensor.nbytes)
+        self._link.send(tensors)
 
     def _receive(self, values: list[Tensor]) -> None:
-        for value in values:
-            value.copy_(self._server.receive(self._server.size - 1, value, self._patience))
+        for value, sent in zip(values, self._link.receive(values, self._patience_seconds), strict=True):
+            value.copy_(sent)
 
 
-def awaited_from_first(server: Group) -> int:
-    """Return the number that the first learner has, to the server, which learners reach when they have acted."""
-    return int(server.await_from(0, torch.tensor([0])).item())
+def awaited_from_first(server: Group, number: int = 0) -> int:
+    """Return the number that the first learner has, to a whole server group, once that learner has acted."""
+    return int(server.await_from(0, torch.tensor([number])).item())
 
 
 def told_from_first(server: Group, number: int = 0) -> int:
@@ -336,8 +345,11 @@ def reducing(
             max_staleness = context.config.distribution.max_staleness
             if max_staleness is None:
                 yield ServerReduction(context.algorithm, group, server)
-            else:
-                yield StaleReduction(context.algorithm, group, server, max_staleness)
+                return
+            with connect_to_server(everyone[-1], assignment, membership) as link:
+                # A reply may wait for the slowest learner to take so many minibatches.
+                patience_seconds = (max_staleness + 2) * assignment.gang_seconds
+                yield StaleReduction(context.algorithm, group, server, link, patience_seconds)
 
 
 def learner_names(assignment: Assignment, context: RunContext) -> list[str]:

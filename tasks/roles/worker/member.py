@@ -12,6 +12,7 @@ from penstock.tasks.roles.acting.act import act
 from penstock.tasks.roles.learning.learn import learn_stage
 from penstock.tasks.roles.learning.parameter_server import serve
 from penstock.tasks.roles.learning.shard_feed import learned_columns
+from penstock.tasks.roles.reducing.gradient_links import GRADIENTS, GradientListener
 from penstock.tasks.roles.stepping.server import EnvironmentServer, env, served_tiles
 from penstock.tasks.runtime.device import find_device, visible_gpus
 from penstock.tasks.runtime.process_group import RENDEZVOUS_PORT, Rendezvous
@@ -39,18 +40,21 @@ class Member:
         self.composition = composition
         self._rendezvous: Rendezvous | None = None
         self._server: EnvironmentServer | None = None
+        self._listener: GradientListener | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._server is not None:
-            self._server.close()
+        for server in (self._server, self._listener):
+            if server is not None:
+                server.close()
 
     def advertise(self, host: str) -> Advertisement:
         """Return the facts that others need before they begin.
 
-        The GPUs that this member may compute on, and the rendezvous of learners or the served environments.
+        The GPUs that this member may compute on, and the rendezvous of learners, the address for their gradients or
+        the served environments.
         """
         return {**self._gpus(host), **self._servers(host)}
 
@@ -74,6 +78,8 @@ class Member:
                 self.context.commit_before(self.assignment),
             )
             return self._server.advertisement()
+        if "server" in self.composition.components:
+            return self._gradients(host)
         if (
             self.context.policy.reduce == "local"
             or (self.context.policy.reduce == "allreduce" and self.assignment.replicas == 1)
@@ -83,6 +89,13 @@ class Member:
             return {}
         self._rendezvous = Rendezvous(host, self.assignment.gang_seconds)
         return {RENDEZVOUS_PORT: self._rendezvous.port}
+
+    def _gradients(self, host: str) -> Advertisement:
+        if self.context.config.distribution.max_staleness is None:
+            return {}
+        learners = self.context.policy.role_of("learn").replicas
+        self._listener = GradientListener(host, self.assignment.member, learners, self.assignment.gang_seconds)
+        return {GRADIENTS: self._listener.address.to_json()}
 
     def play(self, membership: Membership) -> tuple[ComponentResult, ...]:
         """Run all components to the end: the last in this thread, others concurrently.
@@ -143,7 +156,7 @@ class Member:
             served = served_tiles(membership) if self.composition.pools == "remote" else None
             return act(assignment, context, membership, served, hand_over)
         if component == "server":
-            return serve(assignment, context, membership)
+            return serve(assignment, context, membership, self._listener)
         if component == "learn":
             return learn_stage(assignment, context, membership, self._rendezvous, hand_over)
         if self._server is None:

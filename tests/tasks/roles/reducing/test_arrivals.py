@@ -19,8 +19,10 @@ from penstock.tasks.model.algorithms.ppo import PPO
 from penstock.tasks.roles.learning.gradients import minibatch_gradient
 from penstock.tasks.roles.learning.minibatches import gather_minibatches, rows_of, take_share
 from penstock.tasks.roles.reducing.arrivals import ArrivalServer
+from penstock.tasks.roles.reducing.gradient_links import GradientListener, TensorLink
 from penstock.tasks.roles.reducing.pace import Pace, StalenessTally, parts_of
-from penstock.tasks.roles.reducing.reduction import StaleReduction, copy_round_state, told_from_first
+from penstock.tasks.roles.reducing.reduction import StaleReduction, awaited_from_first, copy_round_state
+from penstock.tasks.roles.stepping.sockets import LinkAddress, connect
 from penstock.tasks.runtime.metrics import EdgeTally
 from penstock.tasks.runtime.process_group import Group, Rendezvous
 from penstock.tasks.setup.config.on_policy import PPOSettings
@@ -62,10 +64,20 @@ def vectors(state: State) -> dict[str, Tensor]:
     return {name: group.flat.clone() for name, group in state.params.items()} | dict(state.targets)
 
 
-def learn(ppo: PPO, rank: int, group: Group, server: Group, bound: int, delays: Sequence[float]) -> dict[str, Tensor]:
+def stay() -> None:
+    """Nobody is told to leave."""
+
+
+def linked(address: LinkAddress, rank: int) -> TensorLink:
+    return TensorLink(connect(address, rank, PATIENCE_SECONDS, stay), stay)
+
+
+def learn(
+    ppo: PPO, rank: int, group: Group, server: Group, link: TensorLink, delays: Sequence[float]
+) -> dict[str, Tensor]:
     """Learn a round as a learner does, slowed down; returns the parameters."""
     state, batch = ppo.init(1), share(batch_of(ppo), SHARES[rank])
-    reduction = StaleReduction(ppo, group, server, bound)
+    reduction = StaleReduction(ppo, group, server, link, PATIENCE_SECONDS)
     reduction.assign(SHARES[rank], ROWS)
     totals = reduction.stats(ppo.stats(batch))
     stats = {name: value.item() for name, value in totals.items() if not value.dim()}
@@ -90,13 +102,14 @@ def run(
     """Learn a round with two learners and a server; returns the parameters of all three, the order, and its tally."""
     ppo, learners, tally = make(kind), Rendezvous(HOST, PATIENCE_SECONDS), StalenessTally()
     orders: list[tuple[int, ...]] = []
+    listener = GradientListener(HOST, "server-0", LEARNERS, PATIENCE_SECONDS)
 
     @torch.no_grad()
     def serve(server: Group) -> dict[str, Tensor]:
-        with ThreadPoolExecutor(LEARNERS) as threads:
-            assert told_from_first(server) == ROWS
+        with listener.accept(stay) as links:
+            assert awaited_from_first(server) == ROWS
             pace = Pace(LEARNERS, len(plan_of(ppo)), len(parts_of(ppo)), bound)
-            arrivals = ArrivalServer(ppo, server, threads, EdgeTally(), tally)
+            arrivals = ArrivalServer(ppo, links, EdgeTally(), tally)
             state, taken = arrivals.serve(ppo.init(1), pace, order)
         orders.append(taken)
         copy_round_state(ppo, state, server)
@@ -105,10 +118,14 @@ def run(
     def work(rank: int, server: Group) -> dict[str, Tensor]:
         if rank == LEARNERS:
             return serve(server)
-        with meet(rank, LEARNERS, Present(learners.port), None if rank else learners) as group:
-            return learn(ppo, rank, group, server, bound, delays[rank])
+        members = Present(learners.port)
+        with meet(rank, LEARNERS, members, None if rank else learners) as group, linked(listener.address, rank) as link:
+            return learn(ppo, rank, group, server, link, delays[rank])
 
-    return together(LEARNERS + 1, work), orders[0], tally
+    try:
+        return together(LEARNERS + 1, work), orders[0], tally
+    finally:
+        listener.close()
 
 
 def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
@@ -167,21 +184,18 @@ def test_each_gradient_is_a_step_from_the_parameters_of_the_last_reply(bound):
     assert counts.greatest_delay >= 1
 
 
-def exchange(ppo: PPO, server: Group, minibatches: int) -> None:
+def exchange(ppo: PPO, link: TensorLink, minibatches: int) -> None:
     """Send gradients and receive parameters as a learner does."""
     params = ppo.init(1).params
     for _ in range(minibatches):
-        server.send(LEARNERS, torch.tensor([1]))
-        for loss in ppo.losses:
-            server.send(LEARNERS, random(*params[loss.group].flat.shape))
-        for name in sorted(params):
-            server.receive(LEARNERS, params[name].flat)
+        link.send([torch.tensor([1]), *(random(*params[loss.group].flat.shape) for loss in ppo.losses)])
+        link.receive([params[name].flat for name in sorted(params)], PATIENCE_SECONDS)
 
 
-def die(rank: int, port: int) -> None:
+def die(rank: int, address: LinkAddress) -> None:
     """A learner in a process of its own that is killed when the server waits for its third gradient."""
     ppo = make("plain")
-    exchange(ppo, meet(rank, LEARNERS + 1, Present(port), None), 2)
+    exchange(ppo, linked(address, rank), 2)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -191,23 +205,23 @@ def die(rank: int, port: int) -> None:
 )
 def test_a_killed_learner_is_felt_by_all(order):
     """By the server, and by the other learner, which is ahead and waits for a reply: long before the time-out."""
-    ppo, rendezvous = make("plain"), Rendezvous(HOST, PATIENCE_SECONDS)
-    victim = multiprocessing.get_context("spawn").Process(target=die, args=(1, rendezvous.port))
+    ppo, listener = make("plain"), GradientListener(HOST, "server-0", LEARNERS, PATIENCE_SECONDS)
+    victim = multiprocessing.get_context("spawn").Process(target=die, args=(1, listener.address))
     victim.start()
 
     def server() -> None:
-        # As a parameter server does: threads end after the group.
-        with ThreadPoolExecutor(LEARNERS) as threads, meet(LEARNERS, 3, Present(rendezvous.port), None) as group:
-            serving = ArrivalServer(ppo, group, threads, EdgeTally(), StalenessTally())
-            with torch.no_grad(), pytest.raises(MemberLostError, match="lost worker"):
+        with listener.accept(stay) as links:
+            serving = ArrivalServer(ppo, links, EdgeTally(), StalenessTally())
+            with torch.no_grad(), pytest.raises(MemberLostError, match="the link to learner 1 broke"):
                 serving.serve(ppo.init(1), Pace(LEARNERS, len(plan_of(ppo)), 1, 1), order)
 
     def learner() -> None:
-        with meet(0, 3, Present(rendezvous.port), rendezvous) as group, pytest.raises(MemberLostError):
-            exchange(ppo, group, len(plan_of(ppo)))
+        with linked(listener.address, 0) as link, pytest.raises(MemberLostError):
+            exchange(ppo, link, len(plan_of(ppo)))
 
     with ThreadPoolExecutor(2) as threads:
         for future in [threads.submit(server), threads.submit(learner)]:
             future.result(PATIENCE_SECONDS / 2)
+    listener.close()
     victim.join(PATIENCE_SECONDS)
     assert victim.exitcode == -signal.SIGKILL

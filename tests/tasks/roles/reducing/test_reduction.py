@@ -26,7 +26,6 @@ from penstock.tasks.roles.reducing.reduction import (
     SummedReduction,
     awaited_from_first,
     copy_round_state,
-    told_from_first,
     untrained_values,
 )
 from penstock.tasks.runtime.assignment import Assignment
@@ -166,7 +165,7 @@ def test_a_server_takes_the_steps_of_one(ppo):
     def work(rank: int, server: Group) -> Any:
         if rank == 2:
             state = ppo.init(1)
-            assert told_from_first(server) == ROWS
+            assert awaited_from_first(server) == ROWS
             for _ in plan:
                 for loss in ppo.losses:
                     gradient = server.sum_at(2, torch.zeros_like(state.params[loss.group].flat))
@@ -229,7 +228,7 @@ def test_a_server_is_told_the_rows_of_all():
 
     def work(rank: int, server: Group) -> int:
         if rank == 2:
-            return told_from_first(server)
+            return awaited_from_first(server)
         with meet(rank, 2, Present(learners.port), None if rank else learners) as group:
             reduction = ServerReduction(None, group, server)  # type: ignore[arg-type]
             return assigned(reduction, range(24 * rank, 24 * (rank + 1)), 48).share_of(6)[1]
@@ -238,7 +237,7 @@ def test_a_server_is_told_the_rows_of_all():
 
 
 def test_a_server_waits_while_learners_act():
-    """Longer than members wait for each other; it may be told to leave meanwhile."""
+    """Longer than members wait for each other."""
     seconds, rendezvous, done = 0.5, Rendezvous(HOST, PATIENCE_SECONDS), threading.Event()
 
     def serve() -> int:
@@ -250,13 +249,35 @@ def test_a_server_waits_while_learners_act():
     def learn() -> None:
         with meet(0, 2, Present(rendezvous.port), rendezvous, seconds) as server:
             time.sleep(3 * seconds)
-            told_from_first(server, 7)
+            awaited_from_first(server, 7)
             assert done.wait(PATIENCE_SECONDS)
 
     with ThreadPoolExecutor(2) as threads:
         acted = threads.submit(learn)
         assert threads.submit(serve).result(PATIENCE_SECONDS) == 7
         acted.result(PATIENCE_SECONDS)
+
+
+def test_a_server_that_waits_may_be_told_to_leave():
+    """While learners act: at once, also where these never do anything more."""
+    rendezvous, left = Rendezvous(HOST, PATIENCE_SECONDS), threading.Event()
+    members = Present(rendezvous.port)
+
+    def serve() -> None:
+        with meet(1, 2, members, None) as server:
+            members.reason = "told so"
+            awaited_from_first(server)
+
+    def act() -> None:
+        with meet(0, 2, Present(rendezvous.port), rendezvous):
+            assert left.wait(PATIENCE_SECONDS)
+
+    with ThreadPoolExecutor(2) as threads:
+        acting = threads.submit(act)
+        with pytest.raises(GangError, match="told so"):
+            threads.submit(serve).result(PATIENCE_SECONDS / 2)
+        left.set()
+        acting.result(PATIENCE_SECONDS)
 
 
 def test_a_leaving_member_does_not_wait_to_connect():
