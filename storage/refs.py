@@ -14,23 +14,16 @@ from penstock.storage.records import from_json as parse_record
 _DIGEST = "[0-9a-f]{32}"
 _NUMBER, _ATTEMPT = "[0-9]{8,18}", "[1-9][0-9]{0,17}"
 """Numbers in names: in ASCII, as names are composed, and not longer than any number that Python and Arrow take."""
-_STAGED = re.compile(
-    rf"(shards|states)/({_NUMBER})(?:\.({_ATTEMPT}))?/({_NUMBER})-([0-9]{{4,18}})-({_DIGEST})\.(arrow|safetensors)"
-)
-_CHOICE = re.compile(rf"choices/{_NUMBER}(?:\.{_ATTEMPT})?/({_NUMBER})\.json")
-_ORDER = re.compile(rf"orders/{_NUMBER}(?:\.{_ATTEMPT})?/({_NUMBER})\.json")
-_SNAPSHOT = re.compile(rf"snapshots/(?:attempt-[0-9]{{1,18}}/)?({_NUMBER})-({_DIGEST})\.safetensors")
-_CHECKPOINT = re.compile(rf"checkpoints/({_NUMBER})-({_DIGEST})\.safetensors")
-_FOLDER = rf"({_NUMBER})(?:\.{_ATTEMPT})?"
-_OF_STAGE = re.compile(
-    rf"shards/{_FOLDER}/{_NUMBER}-[0-9]{{4,18}}-{_DIGEST}\.arrow"
-    rf"|states/{_FOLDER}/{_NUMBER}-[0-9]{{4,18}}-{_DIGEST}\.safetensors"
-    rf"|(?:choices|orders)/{_FOLDER}/{_NUMBER}\.json"
-    rf"|checkpoints/({_NUMBER})-{_DIGEST}\.safetensors"
-)
-_OF_VERSION = re.compile(
-    rf"snapshots/(?:attempt-[0-9]{{1,18}}/)?({_NUMBER})-{_DIGEST}\.safetensors|differences/({_NUMBER})-{_DIGEST}\.zst"
-)
+_FOLDER = rf"(?P<stage>{_NUMBER})(?:\.(?P<attempt>{_ATTEMPT}))?"
+_TILE = rf"(?P<round>{_NUMBER})-(?P<tile>[0-9]{{4,18}})-(?P<digest>{_DIGEST})"
+_VERSION = rf"(?P<version>{_NUMBER})-(?P<digest>{_DIGEST})"
+_SHARD = re.compile(rf"shards/{_FOLDER}/{_TILE}\.arrow")
+_STATE = re.compile(rf"states/{_FOLDER}/{_TILE}\.safetensors")
+_CHOICE = re.compile(rf"choices/{_FOLDER}/(?P<round>{_NUMBER})\.json")
+_ORDER = re.compile(rf"orders/{_FOLDER}/(?P<round>{_NUMBER})\.json")
+_SNAPSHOT = re.compile(rf"snapshots/(?:attempt-[0-9]{{1,18}}/)?{_VERSION}\.safetensors")
+_DIFFERENCE = re.compile(rf"differences/{_VERSION}\.zst")
+_CHECKPOINT = re.compile(rf"checkpoints/(?P<stage>{_NUMBER})-(?P<digest>{_DIGEST})\.safetensors")
 _INITIAL = re.compile(rf"initial/({_DIGEST})\.safetensors")
 _PLAN = re.compile(rf"replay/plan-({_DIGEST})\.arrow")
 
@@ -166,12 +159,12 @@ def plan_name(digest: str) -> str:
 
 def parse_shard_name(name: str) -> StagedName:
     """Parse a name that `shard_name` composed. Raises CorruptObjectError if it is not a shard's."""
-    return _parse_staged("shards", "arrow", name)
+    return _parse_staged(_SHARD, name, "shards/<stage>/<round>-<tile>-<digest>.arrow")
 
 
 def parse_state_name(name: str) -> StagedName:
     """Parse a name that `state_name` composed. Raises CorruptObjectError if it is not a state's."""
-    return _parse_staged("states", "safetensors", name)
+    return _parse_staged(_STATE, name, "states/<stage>/<round>-<tile>-<digest>.safetensors")
 
 
 def parse_choice_name(name: str) -> int:
@@ -179,7 +172,7 @@ def parse_choice_name(name: str) -> int:
     match = _CHOICE.fullmatch(name)
     if match is None:
         raise _unknown(name, "choices/<stage>/<round>.json")
-    return int(match[1])
+    return int(match["round"])
 
 
 def parse_order_name(name: str) -> int:
@@ -187,7 +180,7 @@ def parse_order_name(name: str) -> int:
     match = _ORDER.fullmatch(name)
     if match is None:
         raise _unknown(name, "orders/<stage>/<round>.json")
-    return int(match[1])
+    return int(match["round"])
 
 
 def parse_snapshot_name(name: str) -> SnapshotName:
@@ -199,7 +192,7 @@ def parse_snapshot_name(name: str) -> SnapshotName:
     match = _SNAPSHOT.fullmatch(name)
     if match is None:
         raise _unknown(name, "snapshots/<version>-<digest>.safetensors")
-    return SnapshotName(int(match[1]), match[2])
+    return SnapshotName(int(match["version"]), match["digest"])
 
 
 def parse_checkpoint_name(name: str) -> CheckpointName:
@@ -207,7 +200,7 @@ def parse_checkpoint_name(name: str) -> CheckpointName:
     match = _CHECKPOINT.fullmatch(name)
     if match is None:
         raise _unknown(name, "checkpoints/<stage>-<digest>.safetensors")
-    return CheckpointName(int(match[1]), match[2])
+    return CheckpointName(int(match["stage"]), match["digest"])
 
 
 def parse_initial_name(name: str) -> str:
@@ -228,14 +221,12 @@ def parse_plan_name(name: str) -> str:
 
 def stage_of_name(name: str) -> int | None:
     """Return the stage that writes objects of such a name, in any attempt; None if none does."""
-    matched = _OF_STAGE.fullmatch(name)
-    return int(matched[matched.lastindex or 0]) if matched else None
+    return _number_of_name(name, "stage", (_SHARD, _STATE, _CHOICE, _ORDER, _CHECKPOINT))
 
 
 def version_of_name(name: str) -> int | None:
     """Return the version whose snapshot, or difference, has such a name; None if none has."""
-    matched = _OF_VERSION.fullmatch(name)
-    return int(matched[matched.lastindex or 0]) if matched else None
+    return _number_of_name(name, "version", (_SNAPSHOT, _DIFFERENCE))
 
 
 def ref_of_name(name: str) -> Ref:
@@ -289,11 +280,20 @@ def is_digest(text: str) -> bool:
     return re.fullmatch(_DIGEST, text) is not None
 
 
-def _parse_staged(kind: str, ending: str, name: str) -> StagedName:
-    match = _STAGED.fullmatch(name)
-    if match is None or match[1] != kind or match[7] != ending:
-        raise _unknown(name, f"{kind}/<stage>/<round>-<tile>-<digest>.{ending}")
-    return StagedName(int(match[2]), int(match[3] or 0), int(match[4]), int(match[5]), match[6])
+def _parse_staged(pattern: re.Pattern[str], name: str, expected: str) -> StagedName:
+    match = pattern.fullmatch(name)
+    if match is None:
+        raise _unknown(name, expected)
+    round_, tile = int(match["round"]), int(match["tile"])
+    return StagedName(int(match["stage"]), int(match["attempt"] or 0), round_, tile, match["digest"])
+
+
+def _number_of_name(name: str, number: str, patterns: tuple[re.Pattern[str], ...]) -> int | None:
+    """Return a number in a name that one of the patterns takes; None if none does."""
+    for pattern in patterns:
+        if match := pattern.fullmatch(name):
+            return int(match[number])
+    return None
 
 
 def _unknown(name: str, expected: str) -> CorruptObjectError:

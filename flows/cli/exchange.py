@@ -14,16 +14,15 @@ from penstock.flows.cli.training import AsJson, Store  # noqa: TC001  (the same)
 from penstock.flows.display.amounts import amount
 from penstock.flows.display.working import Working
 from penstock.storage.errors import ConfigError
+from penstock.storage.runs.run import USUAL_STORE
 
 
 def copy(
     run: Annotated[str, typer.Argument(help="Name of the run.")],
     to: Annotated[str, typer.Argument(help="Folder or s3:// address of the copy.")],
     name: Annotated[str | None, typer.Option(help="Its name there.", show_default="the same")] = None,
-    store: Annotated[
-        str | None, typer.Option(help="Folder or s3:// address that holds runs.", show_default="runs")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+    store: Store = None,
+    as_json: AsJson = False,
 ) -> None:
     """Copy a run to another store, where it can be resumed.
 
@@ -31,13 +30,15 @@ def copy(
     No flow may drive the run meanwhile. An interrupted copy is resumed by giving the same command again;
     one that is whole stays as it is.
     """
-    from penstock.storage.runs.copying import copy_run
+    from penstock.storage.runs.copying import copy_run, made_copy
     from penstock.storage.runs.run import RunFolder
     from penstock.storage.stores.open import open_store
 
-    with Working(f"copying run {run} to {to}", quiet=as_json) as working:
-        source, target = RunFolder(open_store(store or "runs"), run), RunFolder(open_store(to), name or run)
-        report = copy_run(source, target, working.update)
+    source, target = RunFolder(open_store(store or USUAL_STORE), run), RunFolder(open_store(to), name or run)
+    report = made_copy(source, target)
+    if report is None:
+        with Working(f"copying run {run} to {to}", quiet=as_json) as working:
+            report = copy_run(source, target, working.update)
     if as_json:
         typer.echo(json.dumps({**asdict(report), "run": name or run, "store": to}, indent=2))
     else:
@@ -73,7 +74,7 @@ def fork(
     from penstock.storage.stores.open import open_store
     from penstock.tasks.data.input.window_stages import require_shards
 
-    where = store or "runs"
+    where = store or USUAL_STORE
     source, target = RunFolder(open_store(where), run), RunFolder(open_store(to or where), name)
     require_forkable(source, target, from_stage)
     require_shards(source, from_stage + 1)
@@ -103,7 +104,7 @@ def import_(
     It can be read as any other, and not replayed: a dataset does not name its environment.
     """
     with Working(f"importing {path} as run {name}", quiet=as_json):
-        counts = import_from(of, store or "runs", name, path)
+        counts = import_from(of, store or USUAL_STORE, name, path)
     print_counts("imported", counts, as_json)
 
 

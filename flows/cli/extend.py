@@ -21,6 +21,7 @@ from penstock.flows.cli.training import (
     progress_panel,
 )
 from penstock.storage.errors import ConfigError, RunFinishedError
+from penstock.storage.runs.run import USUAL_STORE
 
 
 def extend(
@@ -57,7 +58,7 @@ def extend(
     given: dict[str, Any] = {} if max_stages is None else {"max_stages": max_stages}
     if target_return is not None:
         given["target_return"] = _parse_target(target_return)
-    where, show = store or "runs", partial(print_result, as_json=as_json)
+    where, show = store or USUAL_STORE, partial(print_result, as_json=as_json)
     folder = RunFolder(open_store(where), run)
     config = stored_config(
         where,

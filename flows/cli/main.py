@@ -38,6 +38,7 @@ from penstock.flows.display.console import print_table
 from penstock.flows.display.plain import plain
 from penstock.flows.display.working import Working
 from penstock.storage.errors import ConfigError, PenstockError
+from penstock.storage.runs.run import USUAL_STORE, RunFolder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -101,7 +102,8 @@ def runs(store: Store = None, as_json: AsJson = False) -> None:
     from penstock.storage.runs.run import list_runs
     from penstock.storage.stores.open import open_store
 
-    root = open_store(store or "runs")
+    where = store or USUAL_STORE
+    root = open_store(where)
     if store is not None and (file := root.path("run.json")) is not None and not file.parent.is_dir():
         raise ConfigError(
             f"there is no folder {file.parent}; --store takes the folder or s3:// address that holds runs"
@@ -111,9 +113,8 @@ def runs(store: Store = None, as_json: AsJson = False) -> None:
         _print_json(found)
         return
     if not found:
-        Console().print(
-            f"no runs in {store or 'runs'}; start one with `penstock train cartpole`", highlight=False, markup=False
-        )
+        said = f"no runs in {where}; start one with `penstock train cartpole`"
+        Console().print(said, highlight=False, markup=False)
         return
     for row in found:
         if row["evaluation_return"] is not None:
@@ -138,13 +139,13 @@ def show(
     """Show the newest committed stages of a run."""
     from penstock.flows.cli.runs import describe_run
 
-    description = describe_run(store or "runs", run, last if as_json else last or _SHOWN_STAGES)
+    description = describe_run(store or USUAL_STORE, run, last if as_json else last or _SHOWN_STAGES)
     if as_json:
         _print_json(description)
         return
     console = Console()
-    outcome = plain(description["outcome"])
-    console.print(f"run {run} in {store or 'runs'}: {outcome}", highlight=False, markup=False)
+    said = f"run {run} in {store or USUAL_STORE}: {plain(description['outcome'])}"
+    console.print(said, highlight=False, markup=False)
     if description["driver"]:
         console.print(plain(description["driver"]), highlight=False, markup=False)
     if stages := description["stages"]:
@@ -180,20 +181,20 @@ def evaluate(
     """
     from penstock.flows.api.evaluation import commit_to_evaluate, trust_run
     from penstock.flows.cli.runs import follow_run
-    from penstock.storage.runs.run import RunFolder
     from penstock.storage.stores.open import open_store
 
     if follow and stage is not None:
         raise ConfigError("--stage and --follow: one stage or all of them; leave one of the options out")
+    where = store or USUAL_STORE
     if trust:
-        trust_run(store or "runs", run)
+        trust_run(where, run)
     if follow:
-        RunFolder(open_store(store or "runs"), run).load()
+        RunFolder(open_store(where), run).load()
         show = json.dumps if as_json else _evaluation_line
         with Working(f"evaluating the commits of run {run} as they appear", quiet=as_json):
-            follow_run(store or "runs", run, episodes, key, idle_seconds, lambda result: typer.echo(show(result)))
+            follow_run(where, run, episodes, key, idle_seconds, lambda result: typer.echo(show(result)))
         return
-    folder, commit = commit_to_evaluate(store or "runs", run, stage)
+    folder, commit = commit_to_evaluate(where, run, stage)
     with Working(f"evaluating run {run} over {amount(episodes, 'episodes')}", quiet=as_json):
         from penstock.tasks.analysis.evaluation import evaluate_commit
 
@@ -221,23 +222,24 @@ def gc(
     --drop-shards-before is given; so do objects that are being read, and snapshot and checkpoint of the best
     evaluation.
     """
-    from penstock.storage.runs.gc import collect
-    from penstock.storage.runs.run import RunFolder
+    from penstock.storage.runs.gc import collect, first_kept
+    from penstock.storage.runs.lease import refuse_driven
     from penstock.storage.stores.open import open_store
 
-    with Working(f"comparing what is stored of run {run} with its commits", quiet=as_json) as working:
-        folder = RunFolder(open_store(store or "runs"), run)
-        if drop_shards_before and (newest := folder.newest()) and not folder.was_imported():
-            from penstock.tasks.data.input.window_stages import require_window
+    folder = RunFolder(open_store(store or USUAL_STORE), run)
+    first_kept(folder, drop_shards_before)
+    if not dry_run:
+        refuse_driven(folder.store)
+    if drop_shards_before and (newest := folder.newest()) and not folder.was_imported():
+        from penstock.tasks.data.input.window_stages import require_window
 
-            try:
-                require_window(folder, newest.stage + 1, drop_shards_before)
-            except ConfigError:
-                if not newest.finished:
-                    raise
-                typer.echo(
-                    f"run {run} draws rows of these stages: `penstock extend` and `fork` will refuse it", err=True
-                )
+        try:
+            require_window(folder, newest.stage + 1, drop_shards_before)
+        except ConfigError:
+            if not newest.finished:
+                raise
+            typer.echo(f"run {run} draws rows of these stages: `penstock extend` and `fork` will refuse it", err=True)
+    with Working(f"comparing what is stored of run {run} with its commits", quiet=as_json) as working:
         report = collect(folder, keep_checkpoints, dry_run, drop_shards_before, working.update)
     if as_json:
         _print_json(

@@ -11,6 +11,7 @@ import typer
 
 from penstock.flows.display.working import Working
 from penstock.storage.errors import ConfigError
+from penstock.storage.runs.run import USUAL_STORE
 from penstock.storage.transfer.replacing import replacing
 
 
@@ -23,7 +24,7 @@ def report(
         bool, typer.Option(help="Play an episode with each run's newest snapshot, where it can be drawn.")
     ] = True,
     store: Annotated[
-        str | None, typer.Option(help="Folder or s3:// address that holds runs.", show_default="runs")
+        str | None, typer.Option(help="Folder or s3:// address that holds runs.", show_default=USUAL_STORE)
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
@@ -36,7 +37,7 @@ def report(
     # Frames are drawn into memory: without this, SDL looks for a screen, and complains where there is none.
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     with Working(f"making a report of {', '.join(runs)}", quiet=as_json) as working:
-        path = write_report(store or "runs", runs, out, clips=clip, working=working)
+        path = write_report(store or USUAL_STORE, runs, out, clips=clip, working=working)
     if as_json:
         typer.echo(json.dumps({"report": str(path), "bytes": path.stat().st_size, "runs": runs}, indent=2))
     else:

@@ -20,6 +20,7 @@ from penstock.flows.api.prefect_server import PrefectServer
 from penstock.flows.api.prefect_watch import kept_answering
 from penstock.flows.display.amounts import amount
 from penstock.storage.errors import ConfigError, PenstockError
+from penstock.storage.runs.run import USUAL_STORE
 from penstock.storage.stores.open import open_store
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ _FLOWS = Path(flows.__path__[0]).resolve()
 _INSTALLED = _FLOWS / "prefect.yaml"
 PREFECT_FILE = _INSTALLED if _INSTALLED.exists() else _FLOWS.parent / "deploy" / "prefect.yaml"
 """Default description of the deployments; a wheel holds a copy of the file of `deploy`."""
+CONSOLE_CLASS = ("PREFECT_LOGGING_HANDLERS_CONSOLE_CLASS", "penstock.flows.display.served_console.ServedConsole")
+"""The variable by which Prefect prints log records with another class than its own, and that class."""
 _NEEDED = {"name", "entrypoint"}
 _KNOWN = (
     *("name", "entrypoint", "description", "tags", "parameters", "schedules", "triggers", "concurrency_limit"),
@@ -56,6 +59,7 @@ def serve(store: str | None, path: Path, port: int, note: Callable[[str], None])
     os.environ.setdefault("DO_NOT_TRACK", "1")
     os.environ.setdefault("PREFECT_LOGGING_EXTRA_LOGGERS", "penstock")
     os.environ.setdefault("PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW", "ignore")
+    os.environ.setdefault(*CONSOLE_CLASS)
     if "PREFECT_API_URL" in os.environ:
         require_prefect(os.environ["PREFECT_API_URL"])
         _serve(described, note, ends_left=False)
@@ -216,7 +220,7 @@ def _with_own_store(kind: str, entry: Any, store: str | None) -> Mapping[str, An
 
 def _with_store(parameters: Mapping[str, Any], store: str | None) -> Mapping[str, object]:
     table = parameters.get("config", parameters) or {}
-    named = table.get("store", "runs") if isinstance(table, dict) else None
+    named = table.get("store", USUAL_STORE) if isinstance(table, dict) else None
     if not isinstance(named, str):
         raise ConfigError(f"--file: found {table!r} where a deployment names its store, expected a table with a text")
     placed = {**table, "store": named if "{{" in named else open_store(store or named).url}

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from penstock.flows.display.plain import plain
 from penstock.storage.errors import ConfigError, RunFinishedError
+from penstock.storage.runs.run import USUAL_STORE
 from penstock.tasks.roles.worker.fork_server import start_fork_server, stop_fork_server
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ TRAIN_HELP = (
 )
 
 
-Store = Annotated[str | None, typer.Option(help="Folder or s3:// address that holds runs.", show_default="runs")]
+Store = Annotated[str | None, typer.Option(help="Folder or s3:// address that holds runs.", show_default=USUAL_STORE)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 Scheduler = Annotated[str | None, typer.Option(help="Address of a Dask scheduler; default: workers on this machine.")]
 Trust = Annotated[
@@ -159,7 +160,7 @@ def resume(
     require_movable(overrides)
     cluster = cluster_settings(scheduler, track, callback, allow_unfenced=allow_unfenced)
     overrides = merge(overrides, {"cluster": cluster})
-    where = store or "runs"
+    where = store or USUAL_STORE
     config = stored_config(where, run, overrides, trust=trust)
     if from_stage is not None:
         for name, problem in abandon_after(RunFolder(open_store(where), run), from_stage).items():

@@ -14,6 +14,7 @@ from penstock.flows.display.amounts import amount
 from penstock.flows.display.plain import plain
 from penstock.flows.display.working import Working
 from penstock.storage.errors import CorruptObjectError
+from penstock.storage.runs.run import USUAL_STORE
 
 
 def verify(
@@ -35,7 +36,7 @@ def verify(
     from penstock.storage.runs.verification import repair as remove_damaged
     from penstock.storage.stores.open import open_store
 
-    folder = RunFolder(open_store(store or "runs"), run)
+    folder = RunFolder(open_store(store or USUAL_STORE), run)
     last_to_verify(folder, since)
     if repair:
         refuse_driven(folder.store)

@@ -6,6 +6,7 @@ import logging
 from typing import TypedDict
 
 from penstock.storage.errors import RunNotFoundError
+from penstock.storage.runs.lease import driver
 from penstock.storage.runs.run import RunFolder, run_names
 from penstock.storage.runs.verification import verify_run
 from penstock.storage.stores.open import open_store
@@ -44,7 +45,10 @@ def verify_runs(store: str, run: str | None, since: int) -> list[VerifiedRun]:
         row: VerifiedRun = {"run": name, "commits": 0, "objects": 0, "faults": 0, "leftovers": 0, "first": None}
         folder = RunFolder(root, name)
         try:
-            if run is None and since > (folder.log.newest_stage() or 0) and folder.exists():
+            if run is None and not folder.exists() and driver(folder.store):
+                continue  # a copy or a fork, which makes `run.json` last
+            newest = folder.log.newest_stage()
+            if run is None and since > (newest or 0) and (newest is not None or folder.exists()):
                 rows.append(row)  # it has no such stage
                 continue
             found = verify_run(folder, since)

@@ -72,14 +72,9 @@ def copy_run(
         CommitConflictError: a stage was committed with different bytes.
         CorruptObjectError: a commit or an object of the source is damaged; `penstock verify` lists all that are.
     """
-    from_place, to_place = (_place(each.store) for each in (source, target))
-    if from_place == to_place:
-        raise ConfigError(f"run '{source.name}' is in {target.store.url} already; copy it to another store")
-    if to_place.startswith(f"{from_place}/"):
-        raise ConfigError(f"{target.store.url} is inside the run's own folder; copy run '{source.name}' to another one")
+    if (made := made_copy(source, target)) is not None:
+        return made
     description = source.load()
-    if target.exists():
-        return _report_existing(source, target)
     # Of two copies to one name, the slower one would write over a run that the other one has made.
     with _undriven(source) as check, acquire(target.store, "a copy", _LEASE_TTL_SECONDS) as keeper:
         source.log.verify(source.genesis())
@@ -116,6 +111,24 @@ def copy_run(
         keeper.check()
         target.create(description)
     return CopyReport(len(copied) + 1 - len(damaged), sum(copied), commits, len(damaged))
+
+
+def made_copy(source: RunFolder, target: RunFolder) -> CopyReport | None:
+    """Return the report of a copy that is there already, None if there is none; errors as `copy_run`.
+
+    It refuses the mistakes that a few small reads show, before anything is read at length.
+    """
+    from_place, to_place = (_place(each.store) for each in (source, target))
+    if from_place == to_place:
+        raise ConfigError(f"run '{source.name}' is in {target.store.url} already; copy it to another store")
+    if to_place.startswith(f"{from_place}/"):
+        raise ConfigError(f"{target.store.url} is inside the run's own folder; copy run '{source.name}' to another one")
+    source.load()
+    if target.exists():
+        return _report_existing(source, target)
+    refuse_driven(source.store)
+    refuse_driven(target.store)
+    return None
 
 
 @contextmanager

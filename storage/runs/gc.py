@@ -76,17 +76,7 @@ def collect(
     """
     if keep_checkpoints < 1:
         raise ValueError(f"keep_checkpoints is {keep_checkpoints}, expected 1 or more: a run resumes from the newest")
-    run.load()
-    newest = run.log.newest()
-    kept_from = shards_kept_from(run.store)
-    if drop_shards_before is not None:
-        end = newest.stage + 1 if newest else 0
-        if not 0 <= drop_shards_before <= end:
-            raise ConfigError(
-                f"--drop-shards-before {drop_shards_before}: run '{run.name}' has committed {end} stages, expected "
-                f"0 to {end}"
-            )
-        kept_from = max(kept_from, drop_shards_before)
+    kept_from = first_kept(run, drop_shards_before)
     if dry_run:
         if kept_from > shards_kept_from(run.store):
             _refuse_if_needed(run, kept_from, [])  # a claim may be that of a reader which is gone
@@ -100,6 +90,28 @@ def collect(
             run.store.delete(names[start : start + _DELETE_AT_ONCE])
             on_progress(min(start + _DELETE_AT_ONCE, len(names)), len(names))
     return report
+
+
+def first_kept(run: RunFolder, drop_shards_before: int | None = None) -> int:
+    """Return the first stage whose shards stay; refuse what can't be collected, after a few small reads.
+
+    Raises:
+        ConfigError: shards of stages that are not committed would be dropped.
+        RunNotFoundError: the run does not exist.
+        CorruptObjectError: the log can't be trusted.
+    """
+    run.load()
+    newest = run.log.newest()
+    kept_from = shards_kept_from(run.store)
+    if drop_shards_before is None:
+        return kept_from
+    end = newest.stage + 1 if newest else 0
+    if not 0 <= drop_shards_before <= end:
+        raise ConfigError(
+            f"--drop-shards-before {drop_shards_before}: run '{run.name}' has committed {end} stages, expected 0 to "
+            f"{end}"
+        )
+    return max(kept_from, drop_shards_before)
 
 
 def _drop(run: RunFolder, kept_from: int) -> list[Claim]:

@@ -249,7 +249,7 @@ def open_run(run: str, store: str | None = None) -> RunFolder:
         raise ConfigError(f"run '{run}' is an address, and store '{store}' another one: give a name with a store")
     if not name or where.endswith(":/"):
         raise ConfigError(f"'{run}' names a store and no run in it, expected FOLDER/RUN or s3://BUCKET/FOLDER/RUN")
-    folder = RunFolder(open_store(where or store or "runs"), name)
+    folder = RunFolder(open_store(where or store or USUAL_STORE), name)
     folder.load()
     return folder
 

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 
 from penstock.storage import system
 from penstock.storage.digest import digest
-from penstock.storage.errors import CommitConflictError, ConfigError, CorruptObjectError, ObjectNotFoundError
+from penstock.storage.errors import (
+    CommitConflictError,
+    ConfigError,
+    CorruptObjectError,
+    ObjectNotFoundError,
+    RunNotFoundError,
+)
 from penstock.storage.refs import Ref, ref_of_name
 from penstock.storage.runs.commit_copies import copy_name, list_copies, refuse_conflict
 from penstock.storage.runs.commit_schema import decode_commit
@@ -65,13 +71,14 @@ def last_to_verify(run: RunFolder, since: int = 0) -> int:
     """Return the newest committed stage, -1 if there is none; refuse what can't be verified.
 
     Raises:
-        RunNotFoundError: the run does not exist.
+        RunNotFoundError: the run does not exist: there is neither `run.json` nor a commit.
         ConfigError: `since` is no committed stage.
         StoreError: the store can't be read.
     """
-    with suppress(CorruptObjectError):  # one of the faults that are found
-        run.load()
     newest = run.log.newest_stage()
+    # With commits, whatever is wrong with `run.json` is one of the faults that are found.
+    with suppress(CorruptObjectError, *(() if newest is None else (RunNotFoundError,))):
+        run.load()
     last = -1 if newest is None else newest
     if since and not 0 <= since <= last:
         raise ConfigError(f"--since {since}: run '{run.name}' has committed {last + 1} stages, expected 0 to {last}")
@@ -86,8 +93,8 @@ def verify_run(
     Every commit since a stage is decoded and compared with the digest that its successor names, the first one with
     `run.json`. Objects that they name must exist and have the digests that their names hold: shards that were not
     dropped, and what the newest commit needs. Copies of commits must agree with them. Without `since`, objects that no
-    commit names are verified as well. A damaged `run.json` or `retention.json` is a fault like others: what can't be
-    known without it is not compared, and the fault says so.
+    commit names are verified as well. A missing `run.json`, and a damaged one or `retention.json`, is a fault like
+    others: what can't be known without it is not compared, and the fault says so.
 
     Args:
         run: a run.
@@ -95,7 +102,7 @@ def verify_run(
         on_progress: called with the numbers of verified objects and of all; one call at a time.
 
     Raises:
-        RunNotFoundError: the run does not exist.
+        RunNotFoundError: the run does not exist: there is neither `run.json` nor a commit.
         ConfigError: `since` is no committed stage.
         StoreError: the store can't be read.
     """
@@ -118,8 +125,9 @@ def verify_run(
         described = {ref.name for ref in run.described()}
         committed |= described
         needed |= described
-    except CorruptObjectError as error:
-        faults.append(Fault(RUN, f"{error}. {_NOT_COMPARED}", committed=True))
+    except (CorruptObjectError, RunNotFoundError) as error:
+        found = str(error) if isinstance(error, CorruptObjectError) else _NO_RUN
+        faults.append(Fault(RUN, f"{found}. {_NOT_COMPARED}", committed=True))
         committed |= {name for name in stored if name.startswith(_DESCRIBED)}
     missing = needed - stored
     faults += [
@@ -154,8 +162,8 @@ def repair(run: RunFolder, faults: Iterable[Fault]) -> list[str]:
 
     Raises:
         LeaseHeldError: a flow drives the run.
-        CorruptObjectError: `run.json` or a commit is damaged, so that it is not known what it names; nothing was
-            removed.
+        CorruptObjectError: `run.json` or a commit is damaged or missing, so that it is not known what it names; nothing
+            was removed.
     """
     faults = list(faults)
     namers = [fault.name for fault in faults if fault.name == RUN or fault.name.startswith("commits/")]
@@ -176,9 +184,8 @@ def repair(run: RunFolder, faults: Iterable[Fault]) -> list[str]:
 def _still_damaged(run: RunFolder, names: Iterable[str]) -> list[str]:
     """Return those of the names that are damaged and that no commit names, while no flow drives the run."""
     newest = run.log.newest_stage()
-    committed = {ref.name for ref in run.described()}
-    for commit in run.log.chain(run.genesis(), -1 if newest is None else newest):
-        committed.update(ref.name for ref in commit.references())
+    chain = run.log.chain(run.genesis(), -1 if newest is None else newest)
+    committed = {ref.name for commit in chain for ref in commit.references()}
     problems = dict(damaged_orders(run.store))
     copies = {
         copy_name(stage, found): Ref(copy_name(stage, found), found, 0)
@@ -199,6 +206,10 @@ _MISSING_AT_MOST = 1000
 """So many commits in a row that are not there end a search: the number of the newest one may be forged."""
 
 
+_NO_RUN = (
+    "it is missing, and there are commits. A copy or a fork has none before it is whole: if one was interrupted, give "
+    "its command again; otherwise restore the file from a copy, since without it the run can't be resumed"
+)
 _NOT_COMPARED = (
     f"Not known without it, and so not compared: the first commit's parent, and what {' and '.join(_DESCRIBED)} have "
     f"to hold"
@@ -206,10 +217,10 @@ _NOT_COMPARED = (
 
 
 def _genesis(run: RunFolder) -> str | None:
-    """Return the first commit's parent; None if `run.json` is damaged."""
+    """Return the first commit's parent; None if `run.json` is damaged or missing."""
     try:
         return run.genesis()
-    except CorruptObjectError:
+    except (CorruptObjectError, RunNotFoundError):
         return None
 
 

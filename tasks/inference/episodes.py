@@ -7,6 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from penstock.storage.errors import ConfigError
 from penstock.storage.runs.run import stored_settings
 from penstock.tasks.analysis.drawing import drawn, drawn_pool
 from penstock.tasks.seeds import Purpose, environment_seeds
@@ -61,7 +62,7 @@ def play_episodes(
         max_steps: an episode is cut after so many.
 
     Raises:
-        ConfigError: the environment can't be drawn; names the reason.
+        ConfigError: the environment can't be drawn, or gives what the policy refuses; names the reason.
     """
     config = build_stored_config(merge(stored_settings(policy.settings), {"store": policy.origin.store}))
     seeds = environment_seeds(config.seed, Purpose.EVALUATION, seed, env_ids=range(episodes))
@@ -92,7 +93,11 @@ def _episode(
     steps, episode_return, ended = 0, 0.0, False
     while not ended and steps < max_steps:
         yield Picture(drawn(picture), per_second)
-        action = policy.act_stored(pool.observation, deterministic=deterministic)
+        try:
+            action = policy.act_stored(pool.observation, deterministic=deterministic)
+        except ValueError as error:
+            name = policy.environment.name
+            raise ConfigError(f"episode {number + 1} of {name} can't go on after {steps} steps: {error}") from error
         _, reward, terminated, truncated, _ = pool.step(action)
         steps += 1
         episode_return += float(reward[0].mean())

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
     from torch import Tensor
 
+    from penstock.storage.shards.specs import Spec
     from penstock.tasks.model.algorithms.contract import Algorithm
     from penstock.tasks.specs import EnvironmentSpec, Params
 
@@ -114,7 +115,8 @@ class Policy:
             `action_space` has them, and for a batch their arrays `[B, ...]`; of several agents by the agent's name.
 
         Raises:
-            ValueError: the observation has another shape or type, or the memory is that of another number of rows.
+            ValueError: the observation has another shape or type, or a number that is not finite; or the memory is that
+                of another number of rows.
         """
         return self.own_actions(self.act_stored(observation, deterministic=deterministic))
 
@@ -182,7 +184,8 @@ class Policy:
             Actions, as `act` returns them, and the memory in a tuple; None for a policy without one.
 
         Raises:
-            ValueError: the observation, or the memory, has another shape or type.
+            ValueError: the observation, or the memory, has another shape or type; or the former has a number that is
+                not finite.
         """
         rows, single = self._rows(observation)
         memory = self.algorithm.initial_carry(len(rows))
@@ -259,10 +262,13 @@ class Policy:
         of them, and an array of a Discrete's choices.
 
         Raises:
-            ValueError: their shape or type is another one, or an integer is out of range.
+            ValueError: their shape or type is another one, an integer is out of range, or a number is not finite.
         """
-        if (own := self._own_rows(observation)) is not None:
-            return own
+        rows, single = self._own_rows(observation) or self._array_rows(observation)
+        _require_finite(rows, self.environment.observation)
+        return rows, single
+
+    def _array_rows(self, observation: ArrayLike) -> tuple[NDArray[Any], bool]:
         spec = self.environment.observation
         given = np.asarray(observation)
         single = given.shape == spec.shape
@@ -325,6 +331,22 @@ class Policy:
     def _actions(action: Tensor, single: bool) -> NDArray[Any]:
         actions: NDArray[Any] = action.cpu().numpy()
         return actions[0] if single else actions
+
+
+def _require_finite(rows: NDArray[Any], spec: Spec) -> None:
+    """Refuse rows with a number that is not finite, from which every network computes some action; name the first."""
+    if rows.dtype.kind != "f" or np.isfinite(rows).all():
+        return
+    place = np.argwhere(~np.isfinite(rows))[0].tolist()
+    row, number, where = place[0], place[-1], f"place {place[1:]}"
+    for leaf in spec.leaves:
+        if number < leaf.width:
+            where = f"number {number} of leaf '{leaf.name}'"
+            break
+        number -= leaf.width
+    raise ValueError(
+        f"an observation with {rows[tuple(place)]} (row {row}, {where}), expected finite numbers: correct what gives it"
+    )
 
 
 def _encoded(encode: Any, observation: Any) -> NDArray[Any]:

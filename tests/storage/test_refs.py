@@ -3,7 +3,21 @@
 import pytest
 
 from penstock.storage.errors import CorruptObjectError
-from penstock.storage.refs import Ref, ShardRef, SnapshotRef, StateRef, check_ref, is_digest
+from penstock.storage.refs import (
+    Ref,
+    ShardRef,
+    SnapshotRef,
+    StateRef,
+    check_ref,
+    checkpoint_name,
+    choice_name,
+    is_digest,
+    order_name,
+    shard_name,
+    stage_of_name,
+    state_name,
+    version_of_name,
+)
 
 A, B = "a" * 32, "b" * 32
 
@@ -44,6 +58,20 @@ def test_other_references_are_refused_by_name(ref):
     """Another kind, round, tile, version or digest, or a path."""
     with pytest.raises(CorruptObjectError, match="expected"):
         check_ref(ref)
+
+
+@pytest.mark.parametrize("attempt", [0, 2])
+def test_names_have_the_number_of_their_stage_or_version(attempt):
+    """Those of any attempt have it; other names, such as those of another program, have none."""
+    staged = [shard_name(3, attempt, 150, 2, A), state_name(3, attempt, 150, 2, A), checkpoint_name(3, A)]
+    staged += [choice_name(3, attempt, 150), order_name(3, attempt, 150)]
+    assert [(stage_of_name(name), version_of_name(name)) for name in staged] == [(3, None)] * len(staged)
+    folder = f"attempt-{attempt}/" if attempt else ""
+    versioned = [f"snapshots/{folder}00000151-{A}.safetensors", f"differences/00000151-{A}.zst"]
+    assert [(stage_of_name(name), version_of_name(name)) for name in versioned] == [(None, 151)] * len(versioned)
+    for name in (f"{staged[0]}x", f"shards/00000003/00000150-0002-{A}.safetensors", f"shards/00000003/notes-{A}.arrow",
+                 f"initial/{A}.safetensors", "states/00000003.0/notes.txt", ""):  # fmt: skip
+        assert (stage_of_name(name), version_of_name(name)) == (None, None)
 
 
 def test_a_digest_is_32_hexadecimal_digits():

@@ -24,6 +24,7 @@ from penstock.flows.cli.floorplans.shared import (
     refuse_another_block,
 )
 from penstock.storage.errors import ConfigError
+from penstock.storage.runs.run import USUAL_STORE
 
 if TYPE_CHECKING:
     from penstock.native.floorplan import PlacementCost
@@ -229,7 +230,7 @@ def best(
 
     if greedy and each_stage:
         raise ConfigError("--greedy and --each-stage: only the newest snapshot is sure to exist; leave one out")
-    folder = RunFolder(open_store(store or "runs"), run)
+    folder = RunFolder(open_store(store or USUAL_STORE), run)
     if kept := shards_kept_from(folder.store):
         typer.echo(f"note: `penstock gc` has dropped the shards before stage {kept}, which are left out", err=True)
     placements = best_placements(folder, each_stage=each_stage)

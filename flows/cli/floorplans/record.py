@@ -13,6 +13,7 @@ import typer
 from penstock.flows.cli.floorplans.shared import AsJson, file_errors
 from penstock.flows.display.amounts import amount
 from penstock.storage.errors import ConfigError
+from penstock.storage.runs.run import USUAL_STORE
 
 _NETLISTS = ("netlist.pb.txt", "netlist.pb.txt.gz")
 _PRESET = "floorplan"
@@ -51,7 +52,7 @@ def record(
         config = with_digests(given)
         promise = {"same_bytes": True, "because": "placements give the same episodes", "where": "everywhere"}
         found = record_placements(
-            RunFolder(open_store(store or "runs"), run),
+            RunFolder(open_store(store or USUAL_STORE), run),
             config,
             {**describe_run(config), "promise": promise},
             [[folder / name for name in names] for folder in folders],

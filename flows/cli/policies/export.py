@@ -14,6 +14,7 @@ from penstock.flows.cli.exchange import print_counts
 from penstock.flows.cli.training import AsJson, Store, Trust  # noqa: TC001  (the same)
 from penstock.flows.display.working import Working
 from penstock.storage.errors import ConfigError
+from penstock.storage.runs.run import USUAL_STORE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,7 +58,7 @@ def export(
     if trust:
         from penstock.flows.api.evaluation import trust_run
 
-        trust_run(store or "runs", run)
+        trust_run(store or USUAL_STORE, run)
     to = to or _BY_ENDING.get(path.suffix.lower(), "minari")
     if from_stage is not None and to != "minari":
         raise ConfigError(
@@ -65,7 +66,7 @@ def export(
         )
     if to in _POLICY_FORMATS:
         with Working(f"exporting the policy of run {run} (torch is loaded first)", quiet=as_json):
-            about = export_policy_to(to, store or "runs", run, path, version or "newest")
+            about = export_policy_to(to, store or USUAL_STORE, run, path, version or "newest")
         if as_json:
             typer.echo(json.dumps(about, indent=2))
         else:
@@ -74,7 +75,7 @@ def export(
     if version is not None:
         raise ConfigError(f"--version {version}: only policies have versions, and --to is {to}; leave it out")
     with Working(f"exporting run {run} to {path}", "steps", quiet=as_json) as working:
-        counts = export_to(to, store or "runs", run, path, working.update, from_stage or 0)
+        counts = export_to(to, store or USUAL_STORE, run, path, working.update, from_stage or 0)
     print_counts("exported", counts, as_json)
 
 

@@ -48,7 +48,7 @@ class Serving:
         arguments = ["serve", "--file", "deployments.yaml", "--port", str(port)]
         self.process = Command(arguments, environment, logs, folder, cold=True)
         self._api = f"http://127.0.0.1:{port}/api/"
-        wait_until(lambda: "serving asleep" in self.process.output, lambda: self.process.output, poll_seconds=0.2)
+        wait_until(lambda: "until Ctrl-C" in self.process.output, lambda: self.process.output, poll_seconds=0.2)
 
     def __enter__(self) -> Self:
         return self
@@ -68,10 +68,10 @@ class Serving:
 
         return wait_until(answered, f"an answer to {path}", poll_seconds=0.5)[0]
 
-    def start(self, seconds: int) -> str:
-        """Start a flow run, and return its id."""
+    def start(self, **parameters: Any) -> str:
+        """Start a flow run of the only deployment, and return its id."""
         (deployment,) = self.ask("deployments/filter", {})
-        created = self.ask(f"deployments/{deployment['id']}/create_flow_run", {"parameters": {"seconds": seconds}})
+        created = self.ask(f"deployments/{deployment['id']}/create_flow_run", {"parameters": parameters})
         return str(created["id"])
 
     def wait(self, flow_run: str, state: str) -> None:
@@ -89,14 +89,14 @@ def test_flow_runs_that_a_stopped_server_left_take_no_slot(tmp_path: Path, ended
     (tmp_path / "sleeping.py").write_text(FLOW)
     (tmp_path / "deployments.yaml").write_text(DEPLOYMENTS)
     with Serving(tmp_path, 1) as first:  # its end ends the flow run too, which SIGKILL of its parent leaves
-        left = first.start(600)
+        left = first.start(seconds=600)
         first.wait(left, "RUNNING")
         first.process.send(ended_by)
         first.process.wait()
         assert "Traceback" not in first.process.output
     with Serving(tmp_path, 2) as again:
         again.wait(left, "CRASHED")
-        again.wait(again.start(0), "COMPLETED")
+        again.wait(again.start(seconds=0), "COMPLETED")
         again.process.send(signal.SIGTERM)
         assert again.process.wait() == 0
         assert "Traceback" not in again.process.output

@@ -9,11 +9,12 @@ import typer.main
 from typer.testing import CliRunner
 
 from penstock.flows.cli.main import app
-from penstock.storage.errors import ConfigError, RunExistsError, RunNotFoundError
+from penstock.storage.errors import ConfigError, LeaseHeldError, RunExistsError, RunNotFoundError
 from penstock.storage.stores.open import open_store
 
 from ...packaging.test_first_use import WRONG
 from ...storage.runs.test_gc import History
+from ...support.stored.leases import owner_processes
 
 
 def test_every_command_is_tried_with_mistakes():
@@ -48,19 +49,50 @@ def test_a_mistake_is_refused_before_a_trial_is_announced(command, named):
         ("fork absent new --from-stage 0", RunNotFoundError),
         ("fork history new --from-stage 9", ConfigError),
         ("fork history history --from-stage 0", RunExistsError),
+        ("copy absent BACKUP", RunNotFoundError),
+        ("copy history STORE", ConfigError),
+        ("copy history STORE/history/backup", ConfigError),
+        ("copy history BACKUP", RunExistsError),
+        ("gc absent --dry-run", RunNotFoundError),
+        ("gc history --drop-shards-before 9", ConfigError),
         ("evaluate absent", RunNotFoundError),
         ("evaluate absent --follow", RunNotFoundError),
         ("evaluate history --stage 9", ConfigError),
     ],
 )
 def test_a_mistake_is_refused_before_work_is_announced(tmp_path, command, error):
-    """No line says that a run which is not there is verified, copied or evaluated; nor where the store is not there."""
-    History(open_store(tmp_path / "runs"), description={"config": {}}).commit(0)
-    found = CliRunner().invoke(app, [*command.split(), "--store", str(tmp_path / "runs")])
+    """No line says that a run which is not there is verified, copied or collected; nor where the store is not there."""
+    store, backup = tmp_path / "runs", tmp_path / "backup"
+    History(open_store(store), description={"config": {}}).commit(0)
+    History(open_store(backup), description={"seed": 2}).commit(0)
+    command = command.replace("STORE", str(store)).replace("BACKUP", str(backup))
+    found = CliRunner().invoke(app, [*command.split(), "--store", str(store)])
     assert (type(found.exception), found.output) == (error, "")
     found = CliRunner().invoke(app, [*command.split(), "--store", str(tmp_path / "nowhere")])
     assert (type(found.exception), found.output) == (RunNotFoundError, "")
     assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_driven_run_is_refused_before_work_is_announced(tmp_path):
+    """The error names the process that drives it; nothing is made in the other store."""
+    history = History(open_store(tmp_path / "runs"))
+    history.commit(0)
+    with owner_processes(history.run.store) as start:
+        driver = start(600.0)
+        for command, *more in (["verify", "--repair"], ["copy", str(tmp_path / "backup")], ["gc"]):
+            found = CliRunner().invoke(app, [command, "history", *more, "--store", str(tmp_path / "runs")])
+            assert (type(found.exception), found.output) == (LeaseHeldError, "")
+            assert f"pid {driver.pid}" in str(found.exception)
+    assert not (tmp_path / "backup").exists()
+
+
+def test_a_copy_that_is_there_is_reported_without_work(tmp_path):
+    """A second command has nothing to copy, and says only that."""
+    History(open_store(tmp_path / "runs"), real_shards=True).commit(0)
+    command = ["copy", "history", str(tmp_path / "backup"), "--store", str(tmp_path / "runs")]
+    first, second = (CliRunner().invoke(app, command) for _ in range(2))
+    assert first.output.startswith("copying run history to ")
+    assert (second.exit_code, second.output.startswith("nothing was copied: ")) == (0, True)
 
 
 def test_a_working_directory_that_was_removed_is_one_message(tmp_path):

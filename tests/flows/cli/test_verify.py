@@ -52,6 +52,18 @@ def test_a_damaged_description_is_reported_with_what_else_is_damaged(history: Hi
     assert history.run.store.exists(empty)
 
 
+def test_a_missing_description_is_reported_with_what_else_is_damaged(history: History, tmp_path: Path):
+    """With commits it is one of the faults, and the command ends with 1; without, there is no such run."""
+    needed = history.committed[0]["shards"][0]["name"]
+    damage(tmp_path / "runs" / "history", needed, "cut")
+    history.run.store.delete([RUN])
+    found = verified(history)
+    assert found.exit_code == 1
+    assert found.stdout.splitlines()[0].startswith(f"{RUN}: it is missing, and there are commits. ")
+    assert f"\n{needed}: " in found.stdout
+    assert "2 damaged or missing" in found.stdout
+
+
 def test_json_says_what_was_not_repaired(history: History, tmp_path: Path):
     """The names, and the reason if nothing could be removed; also with --json a fault ends the command with 1."""
     empty, needed = leftover(history), history.committed[0]["shards"][0]["name"]

@@ -73,6 +73,22 @@ def test_runs_that_may_only_be_read_are_skipped(tmp_path, monkeypatch):
         collect_all(str(tmp_path / "other"), 1, dry_run=False)
 
 
+def test_a_run_that_lost_its_description_is_verified(tmp_path):
+    """Unless somebody drives it: a copy and a fork make `run.json` last. A folder without commits holds no run."""
+    root = open_store(tmp_path)
+    histories = [History(root, name, real_shards=True) for name in ("a-lost", "b-made", "c-empty")]
+    for history in histories[:2]:
+        history.commit(0)
+    for history in histories:
+        history.run.store.delete(["run.json"])
+    with acquire(histories[1].run.store, "a copy", 60.0):
+        (lost,) = verify_runs(str(tmp_path), None, 0)
+    assert (lost["run"], lost["commits"], lost["faults"]) == ("a-lost", 1, 1)
+    assert (lost["first"] or "").startswith("run.json: it is missing")
+    (skipped, _) = verify_runs(str(tmp_path), None, 5)
+    assert (skipped["run"], skipped["commits"], skipped["faults"]) == ("a-lost", 0, 0)
+
+
 def test_runs_without_a_stage_are_not_verified_from_it(tmp_path):
     """Runs that are not named are verified as far as they have it; a named one must have it."""
     root = open_store(tmp_path)

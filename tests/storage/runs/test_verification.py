@@ -7,11 +7,12 @@ from functools import partial
 import pytest
 
 from penstock.storage.digest import canonical_json, digest, parse_json
-from penstock.storage.errors import ConfigError, CorruptObjectError, LeaseHeldError, LeaseLostError
+from penstock.storage.errors import ConfigError, CorruptObjectError, LeaseHeldError, LeaseLostError, RunNotFoundError
 from penstock.storage.refs import initial_name, plan_name
 from penstock.storage.runs.commits import commit_name
 from penstock.storage.runs.continuing.arrival_orders import damaged_orders
 from penstock.storage.runs.gc import collect
+from penstock.storage.runs.latest import LATEST
 from penstock.storage.runs.lease import acquire
 from penstock.storage.runs.reader_claims import RETENTION, keep_shards_from, shards_kept_from
 from penstock.storage.runs.run import RUN
@@ -101,6 +102,28 @@ def test_without_its_description_a_run_that_is_whole_has_one_fault(history, fold
     assert [fault.name for fault in faults] == [RUN]
     with pytest.raises(CorruptObjectError, match=f"{RUN} .*must be restored from a copy before anything is removed"):
         repair(history.run, faults)
+
+
+@pytest.mark.parametrize("since", [0, 1])
+def test_a_missing_description_hides_no_other_fault(history, since):
+    """With commits there is a run: the rest is verified, and nothing is removed before `run.json` is restored."""
+    shard = history.committed[1]["shards"][0]["name"]
+    history.run.store.delete([RUN, shard])
+    found = verify_run(history.run, since)
+    assert found.commits == STAGES - since
+    by_name = {fault.name: fault.problem for fault in found.faults if fault.committed}
+    assert by_name.keys() == {RUN, shard}
+    assert by_name[RUN].startswith("it is missing, and there are commits")
+    assert "the first commit's parent" in by_name[RUN]
+    with pytest.raises(CorruptObjectError, match=f"^{RUN} of run"):
+        repair(history.run, found.faults)
+
+
+def test_without_description_and_commits_there_is_no_run(history):
+    """Objects alone are no run: a run's description is there before its first object."""
+    history.run.store.delete([RUN, *history.run.store.list("commits/"), LATEST])
+    with pytest.raises(RunNotFoundError):
+        verify_run(history.run)
 
 
 def test_a_damaged_record_of_dropped_shards_hides_no_other_fault(history, folder):

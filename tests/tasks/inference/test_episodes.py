@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import gymnasium
 import imageio.v3 as iio
 import imageio_ffmpeg
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, Discrete
 
 from penstock.storage.errors import ConfigError
 from penstock.tasks.analysis.evaluation import evaluate_snapshot
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
     from ..conftest import MakeContext
 
+FAILING = "test/Failing-v0"
 FRAME = Picture(np.zeros((35, 41), np.uint8), 30.0)
 """Grey, with odd sides."""
 
@@ -62,6 +65,40 @@ def test_what_cannot_be_drawn_is_refused(make_context: MakeContext):
     policy = policy_of(make_context({"environment": {"id": "PositionOnlyCartPole-v0"}, "algorithm": {"name": "ppo"}}))
     with pytest.raises(ConfigError, match="there is no renderer for PositionOnlyCartPole-v0"):
         list(play_episodes(policy, 1, seed=0))
+
+
+class Failing(gymnasium.Env[Any, Any]):
+    """Observes a number that is none from its third step on."""
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 30}
+    observation_space = Box(-1, 1, (2,), np.float32)
+    action_space = Discrete(2)
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        return np.array([0, np.nan if self.steps > 2 else 0], np.float32), 0.0, False, False, {}
+
+    def render(self) -> Any:
+        return np.zeros((32, 32, 3), np.uint8)
+
+
+def test_what_the_policy_refuses_ends_the_episode_with_one_error(make_context: MakeContext):
+    """It names episode, environment and step, and what was observed."""
+    if FAILING not in gymnasium.registry:
+        gymnasium.register(FAILING, Failing)
+    policy = policy_of(make_context({"environment": {"id": FAILING}}))
+    shown = play_episodes(policy, 1, seed=0)
+    assert [type(next(shown)) for _ in range(3)] == [Picture] * 3
+    with pytest.raises(ConfigError, match=rf"episode 1 of {FAILING} can't go on after 3 steps: .* with nan \(row 0, "):
+        list(shown)
 
 
 @pytest.mark.parametrize("ending", ["gif", "mp4"])

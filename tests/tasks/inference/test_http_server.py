@@ -163,6 +163,15 @@ def test_arrows_own_types_of_a_row_are_taken(client: httpx.Client):
         assert pa.ipc.open_stream(response.raise_for_status().content).read_all()["action"].to_pylist() == expected
 
 
+def test_numbers_that_are_not_finite_are_refused_by_their_row(client: httpx.Client):
+    """JSON has none; of an Arrow stream the first one is named."""
+    rows = np.zeros((3, 4), np.float32)
+    rows[2, 1] = np.nan
+    response = client.post("/act", content=stream(observation=flat(rows)), headers={"content-type": ARROW})
+    assert response.status_code == 422
+    assert "an observation with nan (row 2, place [1]), expected finite numbers" in response.json()["error"]
+
+
 @pytest.mark.parametrize("compression", ["lz4", "zstd"])
 def test_compressed_batches_are_refused(client: httpx.Client, compression: str):
     """The limit of a request counts what is sent: 3 kB could be 700 MB of zeros. It is refused before it is read."""

@@ -161,6 +161,20 @@ def test_another_observation_is_refused(make_context: MakeContext, observation: 
         policy_of(make_context()).act(observation)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_numbers_that_are_not_finite_are_refused_by_their_place(make_context: MakeContext, value: float):
+    """A network computes some action from them as well. The first one is named, of one observation and of a batch."""
+    policy = policy_of(make_context())
+    rows = np.zeros((3, 4), np.float32)
+    policy.act(rows)
+    rows[1:, 2] = value
+    for act in (policy.act, policy.predict):
+        with pytest.raises(ValueError, match=rf"with {value} \(row 1, place \[2\]\), expected finite numbers"):
+            act(rows)
+        with pytest.raises(ValueError, match=rf"with {value} \(row 0, place \[2\]\)"):
+            act(rows[1])
+
+
 def test_a_memory_of_another_batch_is_refused(make_context: MakeContext):
     """Rows of another number are other episodes."""
     policy = policy_of(make_context(KINDS["recurrent"]))

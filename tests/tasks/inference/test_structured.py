@@ -58,6 +58,23 @@ def test_an_environments_own_observation_gives_the_action_of_its_array(make_cont
         policy.act({**seen[0], "camera": (seen[0]["camera"] / 256).tolist()})
 
 
+def test_a_leaf_with_a_number_that_is_not_finite_is_named(make_context: MakeContext):
+    """With the row of the list, or of the array, in which it is the first."""
+    environment = {"id": ID, "structured": True, "max_episode_steps": None}
+    context = make_context({"environment": environment, "algorithm": {"network": "leaves", "features": 4}})
+    policy, theirs = policy_of(context), Explorer()
+    seen = [theirs.reset(seed=seed)[0] for seed in range(3)]
+    arrays = policy.as_rows(seen)[0]
+    policy.act(arrays)
+    first, *_, last = policy.environment.observation.leaves
+    arrays[2, -1] = np.nan
+    with pytest.raises(ValueError, match=rf"with nan \(row 2, number {last.width - 1} of leaf '{last.name}'\)"):
+        policy.act(arrays)
+    arrays[1, 0] = np.inf
+    with pytest.raises(ValueError, match=rf"with inf \(row 1, number 0 of leaf '{first.name}'\)"):
+        policy.act(arrays)
+
+
 def test_minigrids_own_observation_without_its_words_gives_the_action_of_its_array(make_context: MakeContext):
     """View and direction, as MiniGrid gives them; the run's pool observes no more."""
     pytest.importorskip("minigrid", reason="comes with penstock-rl[minigrid]")
