@@ -31,6 +31,12 @@ if TYPE_CHECKING:
 MEASURED = RESULTS / "2026-11-26-placing"
 PEER = "annealing with restarts"
 RANDOM = "random proposals, soft macros too"
+READ = {
+    **dict.fromkeys(("block", "method"), str),
+    **dict.fromkeys(("budget_seconds", "cost", "cpu_seconds"), (int, float)),
+    "problems": list,
+}
+"""Types of what the table needs of a result."""
 
 
 def main() -> None:
@@ -77,13 +83,24 @@ def measure(results: Path, start: PlacementCost, name: str, method: str, budget:
 
 
 def read(results: Path) -> list[dict[str, Any]]:
-    """Return all results; where there are none, or one is not legal, the comparison ends."""
-    found = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(results.glob("*.json"))]
+    """Return all results; where there are none, or a file has none, or one is not legal, the comparison ends."""
+    found = [result(file) for file in sorted(results.glob("*.json"))]
     if not found:
         raise SystemExit(f"{results}: found no results, expected a folder with some; measure without --page first")
     for one in found:
         if one["problems"]:
             raise SystemExit(f"{one['block']}, {one['method']}: not legal: {one['problems'][0]}")
+    return found
+
+
+def result(file: Path) -> dict[str, Any]:
+    """Return the result in a file; one of something else ends the comparison."""
+    try:
+        found = json.loads(file.read_bytes())
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"{file}: can't be read ({error}), expected a result of `measure`; move it away") from None
+    if not isinstance(found, dict) or not all(isinstance(found.get(name), kind) for name, kind in READ.items()):
+        raise SystemExit(f"{file}: found other JSON, expected a result with {', '.join(READ)}; move it away")
     return found
 
 

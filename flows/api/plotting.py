@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 
+from penstock.flows.display.summary import steps_axis
 from penstock.storage.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def plot_returns(title: str, history: pa.Table, evaluations: pa.Table, ax: Axes | None) -> Axes:
+def plot_returns(title: str, history: pa.Table, evaluations: pa.Table, ax: Axes | None, *, replay: bool) -> Axes:
     """Draw the mean return of each stage's episodes, and of each evaluation by the run with a band from least to most.
 
     Args:
@@ -21,6 +22,7 @@ def plot_returns(title: str, history: pa.Table, evaluations: pa.Table, ax: Axes 
         history: as `Run.history`.
         evaluations: as `Run.evaluations`.
         ax: where to draw; None creates a figure.
+        replay: True if the steps are stored ones that were learned from.
 
     Raises:
         ConfigError: matplotlib is not installed.
@@ -47,7 +49,7 @@ def plot_returns(title: str, history: pa.Table, evaluations: pa.Table, ax: Axes 
         steps, mean, least, most = (own[name].to_numpy() for name in columns)
         (line,) = ax.plot(steps, mean, marker=".", label=f"{prefix}evaluation")
         ax.fill_between(steps, least, most, color=line.get_color(), alpha=0.2, linewidth=0)
-    ax.set_xlabel("environment steps")
+    ax.set_xlabel(steps_axis([replay, *(kind for kind in (False, True) if steps_axis([kind]) in ax.get_xlabel())]))
     ax.set_ylabel("return")
     ax.legend()
     return ax

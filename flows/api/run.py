@@ -102,8 +102,7 @@ class Run:
         """Return one line that says how far the run is, and which process drives it if one does."""
         newest = self._folder.newest()
         lease = None if newest is not None and newest.finished else driver(self._folder.store)
-        replay = "source" in self._folder.load("config")["config"]
-        return outcome(newest, replay=replay) + (f", {driver_line(lease)}" if lease else "")
+        return outcome(newest, replay=self._is_replay) + (f", {driver_line(lease)}" if lease else "")
 
     @property
     def finished(self) -> str | None:
@@ -116,9 +115,10 @@ class Run:
         """Return a row for each committed stage.
 
         Returns:
-            `stage`; `env_steps`, `version` and `episodes` after it, counted since the run began; `return`, the mean of
-            the episodes that ended in it; `evaluation`, the mean return of its evaluation; `seconds`;
-            `steps_per_second`; `wait_share`, the share of the learners' time that they waited; then a column for each
+            `stage`; `env_steps`, `version` and `episodes` after it, counted since the run began, in a replay the stored
+            steps learned from; `return`, the mean of the episodes that ended in it; `evaluation`, the mean return of
+            its evaluation; `seconds`, its duration, the wait for Prefect's flow run included; `steps_per_second`,
+            without that wait; `wait_share`, the share of the learners' time that they waited; then a column for each
             of the algorithm's metrics, the mean of the stage. Missing values are null.
 
         Raises:
@@ -202,7 +202,7 @@ class Run:
         return cast("pd.DataFrame", getattr(self, table).to_pandas())
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the returns over environment steps: those of training, and those of evaluations with a band.
+        """Draw the returns over the steps: those of training, and those of evaluations with a band.
 
         The band reaches from the least return of an evaluation's episodes to the greatest.
 
@@ -218,7 +218,11 @@ class Run:
         """
         from penstock.flows.api.plotting import plot_returns
 
-        return plot_returns(self.name, self.history, self.evaluations, ax)
+        return plot_returns(self.name, self.history, self.evaluations, ax, replay=self._is_replay)
+
+    @property
+    def _is_replay(self) -> bool:
+        return "source" in self._folder.load("config")["config"]
 
     def _read_commits(self) -> list[Commit]:
         return [stage.commit for stage in self._read_stages()]

@@ -98,7 +98,7 @@ def runs(store: Store = None, as_json: AsJson = False) -> None:
     """List the runs in a store."""
     from dataclasses import asdict
 
-    from penstock.flows.display.summary import round_return
+    from penstock.flows.cli.runs import shown_runs
     from penstock.storage.runs.run import list_runs
     from penstock.storage.stores.open import open_store
 
@@ -108,22 +108,19 @@ def runs(store: Store = None, as_json: AsJson = False) -> None:
         raise ConfigError(
             f"there is no folder {file.parent}; --store takes the folder or s3:// address that holds runs"
         )
-    found = [asdict(summary) for summary in list_runs(root)]
+    found = list_runs(root)
     if as_json:
-        _print_json(found)
+        _print_json([asdict(run) for run in found])
         return
     if not found:
         said = f"no runs in {where}; start one with `penstock train cartpole`"
         Console().print(said, highlight=False, markup=False)
         return
-    for row in found:
-        if row["evaluation_return"] is not None:
-            row["evaluation_return"] = round_return(row["evaluation_return"])
     # Of a run that can't be read, the other columns say nothing.
-    if "problem" in print_table(found):
-        for row in found:
-            if row["problem"]:
-                Console(soft_wrap=True).print(plain(f"{row['name']}: {row['problem']}"), highlight=False, markup=False)
+    if "problem" in print_table(shown_runs(found)):
+        for run in found:
+            if run.problem:
+                Console(soft_wrap=True).print(plain(f"{run.name}: {run.problem}"), highlight=False, markup=False)
 
 
 @app.command()
@@ -138,6 +135,7 @@ def show(
 ) -> None:
     """Show the newest committed stages of a run."""
     from penstock.flows.cli.runs import describe_run
+    from penstock.flows.display.summary import shown_row
 
     description = describe_run(store or USUAL_STORE, run, last if as_json else last or _SHOWN_STAGES)
     if as_json:
@@ -149,7 +147,7 @@ def show(
     if description["driver"]:
         console.print(plain(description["driver"]), highlight=False, markup=False)
     if stages := description["stages"]:
-        print_table(stages)
+        print_table([shown_row(row, replay=description["replay"]) for row in stages])
         if earlier := stages[0]["stage"]:
             console.print(f"stages 0 to {earlier - 1:,} are not shown: --last N shows more", highlight=False)
     for command in description["next"]:

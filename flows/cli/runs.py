@@ -7,7 +7,15 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from penstock.flows.display.console import Panel, use_panel
-from penstock.flows.display.summary import driver_line, next_steps, outcome, stage_row
+from penstock.flows.display.summary import (
+    STEPS,
+    STORED_STEPS,
+    driver_line,
+    next_steps,
+    outcome,
+    round_return,
+    stage_row,
+)
 from penstock.storage.runs.continuing.extensions import list_extensions
 from penstock.storage.runs.lease import driver
 from penstock.storage.runs.run import RunFolder, stored_settings
@@ -15,9 +23,10 @@ from penstock.storage.stores.open import open_store
 from penstock.tasks.analysis.history import newest_timings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from penstock.storage.runs.continuing.extensions import Extension
+    from penstock.storage.runs.run import RunSummary
 
 
 def describe_run(store: str, name: str, last: int | None = None) -> dict[str, Any]:
@@ -34,6 +43,7 @@ def describe_run(store: str, name: str, last: int | None = None) -> dict[str, An
     """
     run = RunFolder(open_store(store), name)
     description = run.load("config", "made_with", "promise")
+    replay = "source" in description["config"]
     newest = run.newest()
     stages = range(newest.stage + 1 if newest else 0)
     stages = stages if last is None else stages[max(0, len(stages) - last) :]
@@ -49,7 +59,8 @@ def describe_run(store: str, name: str, last: int | None = None) -> dict[str, An
         "run": name,
         "store": store,
         "created": description.get("created"),
-        "outcome": outcome(newest, replay="source" in description["config"]) + _extended(extensions),
+        "outcome": outcome(newest, replay=replay) + _extended(extensions),
+        "replay": replay,
         "extensions": [asdict(extension) for extension in extensions],
         "finished": newest.finished if newest else None,
         "config": stored_settings(description["config"]),
@@ -67,6 +78,24 @@ def describe_run(store: str, name: str, last: int | None = None) -> dict[str, An
             imported="imported" in description["config"],
         ),
     }
+
+
+def shown_runs(found: Iterable[RunSummary]) -> list[dict[str, Any]]:
+    """Return runs as rows of a table; environment steps, and stored steps of replays, have a column each if needed."""
+    found = list(found)
+    columns = {kind: STORED_STEPS if kind else STEPS for kind in sorted({run.replay for run in found})}
+    rows = []
+    for run in found:
+        row: dict[str, Any] = {}
+        for name, value in asdict(run).items():
+            if name == "env_steps":
+                row |= {column: value if kind == run.replay else None for kind, column in columns.items()}
+            elif name == "evaluation_return" and value is not None:
+                row[name] = round_return(value)
+            elif name != "replay":
+                row[name] = value
+        rows.append(row)
+    return rows
 
 
 def _extended(extensions: list[Extension]) -> str:

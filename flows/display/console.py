@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.flows.display.plain import plain
-from penstock.flows.display.summary import round_return, stage_row
+from penstock.flows.display.summary import STEPS, STORED_STEPS, round_return, stage_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -95,7 +95,7 @@ class LivePanel(Panel):
         self._live = Live(Text(""), console=console, refresh_per_second=8, transient=True)
         self._started = time.perf_counter()
         self._base_env_steps = 0
-        self._steps = "env steps"
+        self._steps = STEPS
         self._stage = 0
         self._stage_started = time.perf_counter()
         self._rounds_per_stage = 1
@@ -126,7 +126,7 @@ class LivePanel(Panel):
         newest = training.newest
         self._rounds_per_stage = training.config.schedule.rounds_per_stage
         self._base_env_steps = newest.env_steps if newest else 0
-        self._steps = "env steps" if training.config.has_actors else "stored steps"
+        self._steps = STEPS if training.config.has_actors else STORED_STEPS
         self._stage = newest.stage + 1 if newest else 0
         self._stage_started = training.driver.ahead_since or time.perf_counter()
         start = f"resumes from stage {self._stage}" if newest else "starts"
@@ -164,7 +164,7 @@ class LivePanel(Panel):
         shown = {name: "-" if value is None else value for name, value in row.items()}
         parts = [
             f"stage {shown['stage']:>3}",
-            f"{shown['env steps']:>9,} steps",
+            f"{shown[STEPS]:>9,} steps",
             f"{row['steps/s'] or 0:>7,}/s",
             f"return {shown['return']:>7}",
             f"evaluation {shown['evaluation']:>6}",

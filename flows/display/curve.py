@@ -10,6 +10,8 @@ import math
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
+from penstock.flows.display.summary import steps_axis
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -21,14 +23,12 @@ _TICKS = 5
 _MOST_POINTS = 300
 """Limit of points: more can't be distinguished at this width, and each stage sends the picture again."""
 _ACTING, _EVALUATED = "#1f77b4", "#ff7f0e"
-_AXES = {False: "environment steps", True: "stored steps learned from"}
-"""Words for the steps of a run, and of a replay."""
 
 Point = tuple[float, float]
 
 
 def curve_points(commits: Sequence[Commit]) -> tuple[list[Point], list[Point]]:
-    """Return environment steps and mean return of each commit that has one: while acting, and when evaluated."""
+    """Return steps and mean return of each commit that has one: while acting, and when evaluated."""
     acting = [
         (float(commit.env_steps), float(commit.metrics["episode_return"]))
         for commit in commits
@@ -45,7 +45,7 @@ def curve_points(commits: Sequence[Commit]) -> tuple[list[Point], list[Point]]:
 def curve_markdown(title: str, acting: Sequence[Point], evaluated: Sequence[Point], *, replay: bool = False) -> str:
     """Return the picture in Markdown; the same points give the same text. `replay` is as in `curve_svg`."""
     data = base64.b64encode(curve_svg(title, acting, evaluated, replay=replay).encode()).decode()
-    return f"![mean return over {_AXES[replay]}](data:image/svg+xml;base64,{data})"
+    return f"![mean return over {steps_axis([replay])}](data:image/svg+xml;base64,{data})"
 
 
 def curve_svg(title: str, acting: Sequence[Point], evaluated: Sequence[Point], *, replay: bool = False) -> str:
@@ -70,7 +70,7 @@ def curve_svg(title: str, acting: Sequence[Point], evaluated: Sequence[Point], *
         f'<text x="{_LEFT}" y="18" font-size="14" font-weight="bold">{escape(title)}</text>',
         f'<text x="{_LEFT}" y="36" fill="{_ACTING}">mean return while acting</text>',
         f'<text x="{_LEFT + 180}" y="36" fill="{_EVALUATED}">evaluated greedily</text>',
-        f'<text x="{_WIDTH - _RIGHT}" y="{_HEIGHT - 6}" text-anchor="end">{_AXES[replay]}</text>',
+        f'<text x="{_WIDTH - _RIGHT}" y="{_HEIGHT - 6}" text-anchor="end">{steps_axis([replay])}</text>',
     ]
     for tick in returns:
         _, y = place((steps[0], tick))

@@ -27,7 +27,7 @@ from penstock.flows.display.curve import curve_markdown, curve_points
 from penstock.flows.display.events import RunEvents
 from penstock.flows.display.naming import artifact_key
 from penstock.flows.display.stall_watch import StallWatch
-from penstock.flows.display.summary import flow_result, stage_row, summary_markdown
+from penstock.flows.display.summary import flow_result, shown_row, stage_row, summary_markdown
 from penstock.tasks.runtime.events import LogRecord, Progress
 
 if TYPE_CHECKING:
@@ -140,7 +140,8 @@ class RunReport:
         self._stall.move()
         self._panel.stage(commit, timings)
         self._rows.append(stage_row(commit, timings))
-        row, rows = self._rows[-1], list(self._rows)[::-1]  # the UI shows ten rows a page
+        shown = [shown_row(row, replay=not self._config.has_actors) for row in self._rows]
+        row, rows = shown[-1], shown[::-1]  # the UI shows ten rows a page
         self._logger.info("committed %s", " ".join(f"{name.replace(' ', '_')}={value}" for name, value in row.items()))
         self._show_progress(self._total_rounds if commit.finished else commit.rounds[1] + 1)
         events = self._events

@@ -11,7 +11,7 @@ from penstock.flows.display.amounts import amount
 from penstock.storage.runs.run import store_option
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from penstock.storage.runs.commit_schema import Commit
     from penstock.storage.runs.lease import Lease
@@ -25,6 +25,10 @@ _CARD_COLUMNS, _CARD_STAGES = 8, 15
 Cell = str | int | float | None
 Row = dict[str, Cell]
 """A row of a printed table; None is an empty cell."""
+STEPS, STORED_STEPS = "env steps", "stored steps"
+"""Columns of steps, of runs that act and of replays."""
+_AXES = {False: "environment steps", True: "stored steps learned from"}
+_RATES = {False: "environment steps/s", True: "stored steps/s"}
 
 
 class FlowResult(TypedDict):
@@ -67,7 +71,7 @@ def stage_row(commit: Commit, timings: StageTimings | None) -> Row:
     episode_return = stage_return(commit)
     row: Row = {
         "stage": commit.stage,
-        "env steps": commit.env_steps,
+        STEPS: commit.env_steps,
         "steps/s": None,
         "return": None if episode_return is None else round_return(episode_return),
         "evaluation": None if evaluation is None else round_return(evaluation["mean_return"]),
@@ -80,6 +84,25 @@ def stage_row(commit: Commit, timings: StageTimings | None) -> Row:
         "shard bytes": sum(shard.nbytes for shard in commit.shards),
     }
     return row if timings is None else row | _times(timings)
+
+
+def shown_row(row: Row, *, replay: bool) -> Row:
+    """Return a row of the table of stages as it is shown: a replay's steps are not an environment's."""
+    return {STORED_STEPS if replay and name == STEPS else name: cell for name, cell in row.items()}
+
+
+def steps_axis(replays: Iterable[bool]) -> str:
+    """Return the title of an axis of steps; each run on it is a replay or not."""
+    return _joined(_AXES, replays)
+
+
+def steps_rate(replays: Iterable[bool]) -> str:
+    """Return the unit of an axis of steps per second, likewise."""
+    return _joined(_RATES, replays)
+
+
+def _joined(words: Mapping[bool, str], replays: Iterable[bool]) -> str:
+    return ", or ".join(words[replay] for replay in sorted(set(replays)))
 
 
 def _times(timings: StageTimings) -> Row:
@@ -126,7 +149,7 @@ def round_return(value: float) -> float:
 
 def steps_done(env_steps: int, *, replay: bool) -> str:
     """Return the steps of a run in words: those of environments, or those that a replay has learned from."""
-    return f"{amount(env_steps, 'stored steps')} learned from" if replay else amount(env_steps, "environment steps")
+    return f"{amount(env_steps, STORED_STEPS)} learned from" if replay else amount(env_steps, "environment steps")
 
 
 def outcome(commit: Commit | None, *, replay: bool) -> str:
@@ -205,6 +228,7 @@ def summary_markdown(config: RunConfig, commit: Commit | None, rows: list[Row], 
         lines += [f"Stopped by {error}", ""]
     if curve:
         lines += [curve, ""]
+    rows = [shown_row(row, replay=not config.has_actors) for row in rows]
     if rows:
         columns = list(rows[0])[:_CARD_COLUMNS]
         rows = rows[-_CARD_STAGES:]

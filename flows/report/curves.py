@@ -1,4 +1,4 @@
-"""Curves of one run or several on the same axes: Plotly figures over environment steps, stages or seconds."""
+"""Curves of one run or several on the same axes: Plotly figures over steps, stages or seconds."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import plotly.graph_objects as go
 
+from penstock.flows.display.summary import steps_axis, steps_rate
 from penstock.flows.report.seeds import identical_runs, seed_groups
 from penstock.tasks.analysis.history import stored_lags
 
@@ -127,7 +128,7 @@ class _Axes:
             hovermode="closest",
             showlegend=len(self.lines) > 1,
             legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
-            xaxis={"title": {"text": "environment steps"}},
+            xaxis={"title": {"text": steps_axis(one.is_replay for one in self.histories)}},
             yaxis={"tickformat": self.tick_format, "range": self.range or self._room(), "dtick": self.tick_step},
         )
         return Panel(self.title, figure, self.unit, self.note)
@@ -233,7 +234,7 @@ def _spread(evaluations: Iterable[Mapping[str, Any]]) -> dict[str, object] | Non
 
 
 def _throughput(histories: Sequence[History]) -> _Axes:
-    axes = _Axes(histories, "Throughput", "environment steps/s", "~s")
+    axes = _Axes(histories, "Throughput", steps_rate(one.is_replay for one in histories), "~s")
     for history in histories:
         axes.line(history, "without waiting for Prefect", _by_stage(history, lambda stage: stage.steps_per_second))
         axes.line(history, "actors, without waiting", _by_stage(history, _acting_rate))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.flows.display.summary import round_return
+from penstock.flows.display.summary import round_return, steps_axis
 from penstock.flows.report.formatting import (
     format_bytes,
     format_digest,
@@ -42,7 +42,7 @@ def facts(history: History) -> Row:
         "stages": f"{history.committed:,}",
     }
     if newest:
-        found["stored steps learned from" if "source" in config else "environment steps"] = f"{newest.env_steps:,}"
+        found[steps_axis([history.is_replay])] = f"{newest.env_steps:,}"
         found["episodes"] = f"{newest.episodes:,}"
         means = [stage.commit.evaluation["mean_return"] for stage in history.stages if stage.commit.evaluation]
         if means:

@@ -2,7 +2,7 @@
 const read = (id) => JSON.parse(document.getElementById(id).textContent);
 const figures = read("figures");
 const dark = matchMedia("(prefers-color-scheme: dark)");
-const titles = { steps: "environment steps", stages: "stage", seconds: "seconds in stages" };
+const titles = { stages: "stage", seconds: "seconds in stages" };
 
 // Plotly knows no themes of a browser's: texts and lines take the page's colours.
 function themed(layout) {
@@ -52,7 +52,7 @@ function over(kind, figure, isCurve, share, seeds) {
     .filter(isShown)
     .map((trace) => (trace.meta ? { ...trace, visible: true, x: trace.meta[kind] } : trace))
     .flatMap((trace) => smooth(trace, share));
-  const xaxis = { ...figure.layout.xaxis, title: { text: titles[kind] } };
+  const xaxis = { ...figure.layout.xaxis, title: titles[kind] ? { text: titles[kind] } : figure.layout.xaxis.title };
   return { data, layout: { ...figure.layout, xaxis } };
 }
 

@@ -13,7 +13,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from penstock.flows.display.summary import outcome
+from penstock.flows.display.summary import outcome, steps_axis
 from penstock.flows.report import facts
 from penstock.flows.report.curves import COLOURS, curve_panels
 from penstock.flows.report.formatting import format_number, format_seconds
@@ -68,6 +68,7 @@ def render(histories: Sequence[History], pictures: Sequence[Pictures]) -> str:
         clips=_as_script({run["name"]: run["clip"]["frames"] for run in sections if run["clip"]}),
         curves=curves,
         colours=COLOURS,
+        steps=steps_axis(history.is_replay for history in histories),
         has_seeds=bool(seed_groups(histories)),
         identical=identical_notes(histories),
         runs=sections,
@@ -81,7 +82,7 @@ def _section(history: History, seen: Pictures, figures: _Figures) -> dict[str, A
     return {
         "name": history.run.name,
         "store": history.run.root.url,
-        "outcome": outcome(without_end(history.run.store, history.newest), replay="source" in history.config),
+        "outcome": outcome(without_end(history.run.store, history.newest), replay=history.is_replay),
         "facts": facts.facts(history),
         "metrics": facts.metrics(history),
         "timeline": figures.add(drawn[0]) if drawn else None,

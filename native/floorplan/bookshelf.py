@@ -12,12 +12,14 @@ from penstock.native.floorplan.files import node_text, read_text, write_text
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _ORIENTATIONS = ("N", "FN", "S", "FS", "E", "FE", "W", "FW")
 _MIRRORED = {"N": (1, 1), "S": (-1, -1), "FN": (-1, 1), "FS": (1, -1)}
 """Factors of a pin's offsets in x and y, by orientations that leave width and height as they are."""
 _QUARTER_TURNS = ("E", "W", "FE", "FW")
+_KEYWORDS = {"", "UCLA", "NumNodes", "NumTerminals", "NumNets", "NumPins", "NetDegree"}
+"""Beginnings of lines that name no node; empty before a comment."""
 
 
 @dataclass(slots=True)
@@ -73,19 +75,30 @@ def import_bookshelf(stem: str | os.PathLike[str], folder: str | os.PathLike[str
 
 
 class _Lines:
-    """The lines of a file with content, as words; colons separate words."""
+    """The lines of a file with content, as words; colons separate words, and # begins a comment.
 
-    def __init__(self, path: str) -> None:
+    Not within a line's first word where `is_name` is true of it: a name may have both.
+    """
+
+    def __init__(self, path: str, is_name: Callable[[str], bool] = lambda _: False) -> None:
         self.path = path
+        self._is_name = is_name
         self.number = 0
         self.line = ""
 
     def __iter__(self) -> Iterator[list[str]]:
         for number, line in enumerate(read_text(self.path).splitlines(), 1):
-            words = line.split("#")[0].replace(":", " : ").split()
+            words = self._words(line)
             if words and words[0] != "UCLA":
                 self.number, self.line = number, line
                 yield words
+
+    def _words(self, line: str) -> list[str]:
+        first, *rest = line.split(maxsplit=1) or ["#"]
+        keyword = first.partition("#")[0].partition(":")[0]
+        if keyword in _KEYWORDS or not self._is_name(first):
+            return _separated(line)
+        return [first, *_separated("".join(rest))]
 
     def fail(self, expected: str) -> NoReturn:
         raise BlockFileError(f"{self.path}:{self.number}: found {self.line.strip()[:60]!r}, expected {expected}")
@@ -98,6 +111,10 @@ class _Lines:
         if not all(math.isfinite(value) and abs(value) < 1e9 for value in values):
             self.fail(expected + ", below 1e9")
         return values
+
+
+def _separated(line: str) -> list[str]:
+    return line.partition("#")[0].replace(":", " : ").split()
 
 
 def _read_rows(design: _Design, path: str) -> None:
@@ -133,7 +150,7 @@ def _read_rows(design: _Design, path: str) -> None:
 
 
 def _read_cells(design: _Design, path: str) -> None:
-    lines = _Lines(path)
+    lines = _Lines(path, lambda _: True)
     for words in lines:
         if words[0] in {"NumNodes", "NumTerminals"}:
             continue
@@ -148,7 +165,8 @@ def _read_cells(design: _Design, path: str) -> None:
 
 
 def _read_nets(design: _Design, path: str) -> None:
-    lines = _Lines(path)
+    # One with # that is no node is refused: cut at the #, it might be another node.
+    lines = _Lines(path, lambda first: first in design.cells or "#" in first)
     wanted = 0
     for words in lines:
         if words[0] in {"NumNets", "NumPins"}:
@@ -182,7 +200,7 @@ def _read_nets(design: _Design, path: str) -> None:
 
 
 def _read_places(design: _Design, path: str) -> None:
-    lines = _Lines(path)
+    lines = _Lines(path, lambda first: first in design.cells or "#" in first)
     for words in lines:
         if words[0] not in design.cells:
             lines.fail("the name of a node in the .nodes file")

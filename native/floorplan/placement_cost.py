@@ -9,7 +9,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, TypedDict, cast
 
 from penstock.native._floorplan import BlockFileError, Evaluator
-from penstock.native.floorplan.files import read_text, write_text
+from penstock.native.floorplan.files import read_netlist_text, read_text, write_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,7 +68,7 @@ class PlacementCost(Evaluator):
             files = [part.strip() for part in os.fspath(netlist_file).split(",")]
         else:
             files = [os.fspath(part) for part in netlist_file]
-        super().__init__([(file, read_text(file)) for file in files])
+        super().__init__([(file, read_netlist_text(file)) for file in files])
         self.source_filename = ",".join(files)
         self.set_macro_macro_spacing(macro_macro_x_spacing, macro_macro_y_spacing)
 

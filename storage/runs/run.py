@@ -271,6 +271,8 @@ class RunSummary:
     """The error that prevents reading the run; the other fields then hold what was read before it."""
     driver: str | None = None
     """Host and process that drive an unfinished run, as far as its lease says; None if none does."""
+    replay: bool = False
+    """True if the run learns from stored steps, and nothing acts: `env_steps` then counts those learned from."""
 
 
 def list_runs(root: Store | str | os.PathLike[str]) -> list[RunSummary]:
@@ -379,13 +381,15 @@ def named_values(run: RunFolder, prefix: str) -> Iterator[tuple[str, dict[str, A
 
 
 def _summarise(run: RunFolder) -> RunSummary | None:
-    created = None
+    created, replay = None, False
     try:
-        found = run.load().get("created")
+        description = run.load()
+        found, config = description.get("created"), description.get("config")
         created = found if isinstance(found, str) else None
+        replay = isinstance(config, dict) and "source" in config
         newest = run.newest()
         if newest is None:
-            return RunSummary(run.name, created=created, driver=_driver_of(run))
+            return RunSummary(run.name, created=created, driver=_driver_of(run), replay=replay)
         return RunSummary(
             name=run.name,
             stage=newest.stage,
@@ -394,11 +398,12 @@ def _summarise(run: RunFolder) -> RunSummary | None:
             evaluation_return=_evaluation_return(run, newest),
             created=created,
             driver=None if newest.finished else _driver_of(run),
+            replay=replay,
         )
     except RunNotFoundError:
         return None
     except (CommitConflictError, CorruptObjectError, ObjectNotFoundError) as error:
-        return RunSummary(run.name, created=created, problem=str(error))
+        return RunSummary(run.name, created=created, problem=str(error), replay=replay)
 
 
 def _driver_of(run: RunFolder) -> str | None:

@@ -42,7 +42,7 @@ class Stage:
 
     @property
     def seconds(self) -> float | None:
-        """Return the stage's duration."""
+        """Return the stage's duration, the wait for its flow run included."""
         return self.timings.stage_seconds if self.timings else None
 
     @property
@@ -62,7 +62,7 @@ class Stage:
 
     @property
     def steps_per_second(self) -> float | None:
-        """Return acted environment steps, or stored steps that were learned from, by the seconds of its work."""
+        """Return acted environment steps, or stored steps that were learned from, by the duration without that wait."""
         parts = self.act or self.learn
         if not parts or not self.timings or not self.timings.own_seconds:
             return None
@@ -96,6 +96,11 @@ class History:
     def config(self) -> Mapping[str, Any]:
         """Return the stored settings, by their current names."""
         return stored_settings(self.description["config"])
+
+    @property
+    def is_replay(self) -> bool:
+        """Return whether the run learns from stored steps, and nothing acts."""
+        return "source" in self.config
 
     @property
     def newest(self) -> Commit | None:

@@ -86,8 +86,9 @@ def stage_table(stages: Sequence[Stage]) -> pa.Table:
 
     Returns:
         `stage`; `env_steps`, `version` and `episodes` after it; `return`, the mean of the episodes that ended in it;
-        `evaluation`, the mean return of its evaluation; `seconds`, `steps_per_second` and `wait_share`, the share
-        of the learners' time that they waited; then the metrics. Missing values are null.
+        `evaluation`, the mean return of its evaluation; `seconds`, its duration, the wait for its flow run included;
+        `steps_per_second`, without that wait; `wait_share`, the share of the learners' time that they waited; then
+        the metrics. Missing values are null.
     """
     metrics = sorted({name for stage in stages for name in stage.commit.metrics} - {_RETURN})
     # An algorithm may name a metric like a column.

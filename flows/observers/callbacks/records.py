@@ -41,10 +41,12 @@ class StageRecord:
     finished: str | None
     """The reason why the run ended with this stage; None if it continues."""
     seconds: float | None
-    """Duration of the stage. None, as the facts below, if a kill after the commit lost its timings."""
+    """Duration of the stage, the wait for its flow run included. None, as the facts below, if a kill after the commit
+    lost its timings."""
     ended_at: float | None
     """Unix time."""
     env_steps_per_second: float | None
+    """Over the duration without that wait; in a replay, of the stored steps learned from."""
     learner_wait_share: float | None
     """The learners' waiting by their waiting and learning, 0 to 1."""
     missed_shards: int | None

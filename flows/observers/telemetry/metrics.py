@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # Name, help and labels besides `run`. Prometheus adds `_total` to the names of counters.
 _COUNTERS = {
     "stages_committed": ("Stages of the run that are committed.", ()),
-    "env_steps": ("Environment steps of the run that are committed.", ()),
+    "env_steps": ("Environment steps of the run that are committed; in a replay, stored steps learned from.", ()),
     "episodes": ("Episodes of the run that ended in committed stages.", ()),
     "stage_seconds": ("Seconds of this drive's stages by part.", ("part",)),
     "failed_attempts": ("Attempts at this drive's committed stages that were given up.", ()),
@@ -48,7 +48,10 @@ _GAUGES = {
     "run_info": ("Facts of the run; the value is 1.", ("environment", "algorithm", "policy")),
     "rounds_learned": ("Rounds that the run has learned.", ()),
     "rounds_planned": ("Rounds after which the run ends.", ()),
-    "env_steps_per_second": ("Environment steps per second of the newest committed stage.", ()),
+    "env_steps_per_second": (
+        "Environment steps, or stored steps learned from, per second of the newest committed stage, waits included.",
+        (),
+    ),
     "version": ("Version of the newest committed snapshot.", ()),
     "evaluation_return": ("Mean return of the newest evaluation.", ()),
     "episode_return": ("Mean return of the latest acted episodes.", ()),

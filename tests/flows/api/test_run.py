@@ -128,7 +128,10 @@ print([name for name in ("prefect", "distributed", "dask", "torch") if name in s
 
 
 def test_frames_and_curves(golden: Path):
-    """A data frame has the table's columns; a plot has a curve of training, one of evaluation, and its band."""
+    """A data frame has the table's columns; a plot has a curve of training, one of evaluation, and its band.
+
+    Its axis says whose steps they are.
+    """
     mpl.use("agg")
     run = penstock.Run(golden)
     for table in ("history", "evaluations", "snapshots", "episodes"):
@@ -147,6 +150,12 @@ def test_frames_and_curves(golden: Path):
     assert band.get_datalim(axes.transData).ymax == max(lows_and_highs.column("max_return").to_pylist())
     assert run.plot(axes) is axes
     assert len(axes.get_lines()) == 4
+    assert axes.get_xlabel() == "environment steps"
+    replayed = penstock.Run(GOLDEN.with_name("replayed"))
+    assert replayed.plot(axes).get_xlabel() == "environment steps, or stored steps learned from"
+    alone = replayed.plot()
+    assert alone.get_xlabel() == "stored steps learned from"
+    mpl.pyplot.close(alone.figure)
     mpl.pyplot.close(axes.figure)
 
 

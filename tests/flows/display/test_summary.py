@@ -1,11 +1,14 @@
 """Summary lines of stages and runs."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import penstock
-from penstock.flows.cli.runs import describe_run
+from penstock.flows.cli.main import app
+from penstock.flows.cli.runs import describe_run, shown_runs
 from penstock.flows.display.curve import curve_markdown, curve_svg
 from penstock.flows.display.summary import (
     flow_result,
@@ -16,12 +19,17 @@ from penstock.flows.display.summary import (
     summary_markdown,
 )
 from penstock.flows.report.facts import facts
+from penstock.storage.runs.run import RunFolder, list_runs
 from penstock.storage.runs.timings import PipelineCounts
+from penstock.storage.stores.open import open_store
 from penstock.tasks.analysis.history import read_history
 from penstock.tasks.setup.config.loading import build_config
 from penstock.tasks.setup.config.replay import build_replay_config
 
 from ...support.stored.committed_run import CommittedRun
+
+GOLDEN = str(Path(__file__).parents[2] / "golden")
+"""Store of a run, and of a replay of it."""
 
 
 @pytest.mark.parametrize(
@@ -50,25 +58,44 @@ def test_a_replay_says_that_its_steps_were_stored(tmp_path):
     ]
     assert [outcome_line(result) for result in results] == lines
     assert [outcome(commit, replay=replay) for replay in (True, False)] == lines
-    for config, line in zip((replay, trained), lines, strict=True):
-        assert line in summary_markdown(config, commit, [], "", None)
+    rows = [stage_row(commit, None)]
+    for config, line, steps in zip((replay, trained), lines, ("stored steps", "env steps"), strict=True):
+        card = summary_markdown(config, commit, rows, "", None)
+        assert line in card
+        assert f"| stage | {steps} |" in card
     drawn = curve_svg("cloned", [], [(100.0, 3.0)], replay=True)
     assert "stored steps learned from" in drawn
     assert "environment steps" not in drawn + curve_markdown("cloned", [], [(100.0, 3.0)], replay=True)
 
 
-def test_what_reads_a_stored_replay_says_that_its_steps_were_stored(tmp_path):
-    """`penstock show`, `Run` and a report's facts see by its settings that the run is a replay."""
-    cloned = CommittedRun(tmp_path, "cloned")
-    cloned.commit(3.0)
-    description = cloned.folder.load()
-    config = build_replay_config({"name": "cloned", "source": {"runs": ["small"]}}).model_dump(mode="json")
-    cloned.folder.store.delete(["run.json"])
-    cloned.folder.create({**description, "config": config})
-    store, steps = str(tmp_path / "runs"), "100 stored steps learned from"
-    assert steps in describe_run(store, "cloned")["outcome"]
-    assert steps in penstock.Run("cloned", store=store).outcome
-    assert facts(read_history(cloned.folder))["stored steps learned from"] == "100"
+def test_what_reads_a_stored_replay_says_that_its_steps_were_stored():
+    """`penstock show`, `Run` and a report's facts see by its settings that the run is a replay; JSON keeps its keys."""
+    steps = "192 stored steps learned from"
+    described = {name: describe_run(GOLDEN, name) for name in ("run", "replayed")}
+    assert steps in described["replayed"]["outcome"]
+    assert steps in penstock.Run("replayed", store=GOLDEN).outcome
+    assert facts(read_history(RunFolder(open_store(GOLDEN), "replayed")))["stored steps learned from"] == "192"
+    for name, replay in (("run", False), ("replayed", True)):
+        assert described[name]["replay"] is replay
+        assert described[name]["stages"][-1]["env steps"] > 0
+        lines = CliRunner().invoke(app, ["show", name, "--store", GOLDEN]).stdout.splitlines()
+        (header,) = (lines[at - 1].split()[0] for at, line in enumerate(lines) if line.startswith("stage "))
+        assert header == ("stored" if replay else "env")
+
+
+def test_listed_runs_have_environment_steps_and_replays_stored_ones():
+    """Each in a column of its own, which is there only if a run has it; JSON has `env_steps` and `replay` of each."""
+    found = list_runs(GOLDEN)
+    assert {run.name: (run.env_steps, run.replay) for run in found} == {"replayed": (192, True), "run": (384, False)}
+    rows = {str(row["name"]): row for row in shown_runs(found)}
+    assert {name: (row["env steps"], row["stored steps"]) for name, row in rows.items()} == {
+        "replayed": (None, 192),
+        "run": (384, None),
+    }
+    ((trained,), (replayed,)) = (shown_runs([run for run in found if run.replay is kind]) for kind in (False, True))
+    assert list(trained)[3:5] == ["env steps", "evaluation_return"]
+    assert list(replayed)[3:5] == ["stored steps", "evaluation_return"]
+    assert CliRunner().invoke(app, ["runs", "--store", GOLDEN]).stdout.split()[:3] == ["env", "stored", "evaluation"]
 
 
 def test_a_stages_row_has_what_all_learners_did(tmp_path):

@@ -1,5 +1,6 @@
 """Netlists, placements and Bookshelf files, read and written, and what is said of those that are none."""
 
+import codecs
 import gzip
 import random
 import re
@@ -200,6 +201,22 @@ def test_netlist_format_variants(tmp_path):
     assert PlacementCost(f"{tmp_path}/one,{tmp_path}/two").get_node_name(3) == "B"
 
 
+def test_escaped_bytes_of_a_netlist_are_read(tmp_path):
+    """Protocol buffers' text has bytes beyond ASCII in octal; comments and doubled backslashes stay."""
+    escaped = NODES.replace('"p"', r'"\160\303\251\x41\042\12\r"', 1).replace('"A"', r'"A\\101"')
+    plc = read(tmp_path, '# "\\377"\n' + escaped)
+    assert plc.get_node_name(0) == 'p\u00e9A"\n\r'
+    assert plc.get_node_name(1) == r"A\101"
+    plc.save_netlist(tmp_path / "again.pb.txt")
+    assert PlacementCost(tmp_path / "again.pb.txt").get_node_name(0) == 'p\u00e9A"\n\r'
+    with pytest.raises(
+        BlockFileError, match=r"netlist\.pb\.txt:2: found .*, expected a text whose escapes are bytes of UTF"
+    ):
+        read(tmp_path, '\nnode { name: "\\377" }')
+    with pytest.raises(BlockFileError, match=r"netlist\.pb\.txt:1: found 'q\" }', expected one of n, t"):
+        read(tmp_path, 'node { name: "\\q" }')
+
+
 @pytest.mark.parametrize(
     ("text", "where", "expected"),
     [
@@ -262,6 +279,40 @@ def test_other_files_are_refused_by_name(tmp_path):
     (tmp_path / "blockages").write_text("0 0 nan 1\n")
     with pytest.raises(BlockFileError, match="blockages:1: found '0 0 nan 1', expected four numbers"):
         read_blockages(tmp_path / "blockages")
+
+
+def test_a_byte_order_mark_is_no_part_of_a_text(tmp_path):
+    """Editors on Windows write one; netlists, placements and Bookshelf files are read as without one."""
+    netlist, initial = generate_block(tmp_path, SMALL)
+    plain = open_placement(netlist, initial)
+    stem = bookshelf(tmp_path)
+    imported = open_placement(*import_bookshelf(stem, tmp_path / "plain"))
+    for file in (netlist, initial, *(stem.with_suffix(f".{ending}") for ending in BOOKSHELF)):
+        file.write_bytes(codecs.BOM_UTF8 + file.read_bytes())
+    assert open_placement(netlist, initial).evaluate() == plain.evaluate()
+    assert open_placement(*import_bookshelf(stem, tmp_path / "marked")).evaluate() == imported.evaluate()
+    netlist.write_bytes(codecs.BOM_UTF8 + b"node\n\xff")
+    with pytest.raises(BlockFileError, match=":2: found the byte 0xff"):
+        PlacementCost(netlist)
+
+
+def test_names_of_bookshelf_may_have_colons_and_number_signs(tmp_path):
+    """Nodes keep the wirelength that they have under plain names, beside comments and keywords without spaces."""
+    plain = open_placement(*import_bookshelf(bookshelf(tmp_path), tmp_path / "plain"))
+    named = {
+        ending: re.sub(r"(?m)^( *)(a|M|pad) ", lambda found: f"{found[1]}{found[2]}:1#2 ", text)
+        .replace("NumNodes : ", "NumNodes:")
+        .replace("NetDegree : ", "NetDegree:")
+        .replace(" N\n", " N# as it was\n")
+        for ending, text in BOOKSHELF.items()
+    }
+    plc = open_placement(*import_bookshelf(bookshelf(tmp_path, **named), tmp_path / "named"))
+    assert plc.get_node_name(plc.get_node_index("M:1#2")) == "M:1#2"
+    assert plc.get_node_type(plc.get_node_index("pad:1#2")) == "PORT"
+    assert plc.evaluate() == plain.evaluate()
+    unknown = BOOKSHELF["nets"].replace("b I", "b#1 I")
+    with pytest.raises(BlockFileError, match=r"block\.nets:7: .* expected the name of a node"):
+        import_bookshelf(bookshelf(tmp_path, nets=unknown), tmp_path / "out")
 
 
 def test_bookshelf_wirelength_is_kept(tmp_path):

@@ -37,7 +37,10 @@ def test_moves_follow_from_the_speed_and_from_what_longer_trials_gain():
 
 
 def test_a_comparison_that_can_not_begin_ends_with_one_line(tmp_path, monkeypatch):
-    """Without the folder of real netlists it says what to set; a page of no results is refused, and nothing is made."""
+    """Without the folder of real netlists it says what to set; a page of no results is refused, and nothing is made.
+
+    So is one of other files.
+    """
     results = tmp_path / "results"
 
     def said(*arguments):
@@ -59,3 +62,15 @@ def test_a_comparison_that_can_not_begin_ends_with_one_line(tmp_path, monkeypatc
     assert said().startswith(f"PENSTOCK_TEST_DATA is {str(tmp_path)!r}, expected a folder with ariane133/")
     assert said("--page") == f"{results}: found no results, expected a folder with some; measure without --page first"
     assert not list(tmp_path.iterdir())
+    results.mkdir()
+    (results / "other.json").write_text('["no result"]')
+    assert said("--page").startswith(
+        f"{results / 'other.json'}: found other JSON, expected a result with block, method"
+    )
+    (results / "other.json").write_text('{"block": "ariane133", "cost": 1.0}')
+    assert said("--page").startswith(
+        f"{results / 'other.json'}: found other JSON, expected a result with block, method"
+    )
+    (results / "other.json").write_bytes(b"\xff{")
+    assert said("--page").startswith(f"{results / 'other.json'}: can't be read ")
+    assert [file.name for file in tmp_path.iterdir()] == ["results"]

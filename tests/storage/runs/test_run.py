@@ -174,9 +174,10 @@ def test_runs_are_listed_by_address_too(tmp_path: Path):
 
 
 def test_runs_are_listed_with_how_far_they_are(root):
-    """Newest stage, why it ended, steps, the newest evaluation, and when it was created."""
-    for name in ("c-new", "b-running", "a-finished"):
+    """Newest stage, why it ended, steps, the newest evaluation, when it was created, and whether it is a replay."""
+    for name in ("b-running", "a-finished"):
         RunFolder(root, name).create({"created": f"when {name}"})
+    RunFolder(root, "c-new").create({"created": "when c-new", "config": {"source": {"runs": ["a-finished"]}}})
     running, finished = RunFolder(root, "b-running"), RunFolder(root, "a-finished")
     commit(running, 0, evaluation={"mean_return": 10.5})
     commit(running, 1, evaluation={"mean_return": 20.5})
@@ -187,7 +188,7 @@ def test_runs_are_listed_with_how_far_they_are(root):
     assert list_runs(root) == [
         RunSummary("a-finished", 0, "the goal was reached", 64, None, "when a-finished"),
         RunSummary("b-running", 2, None, 192, 20.5, "when b-running"),
-        RunSummary("c-new", None, None, 0, None, "when c-new"),
+        RunSummary("c-new", None, None, 0, None, "when c-new", replay=True),
     ]
 
 
