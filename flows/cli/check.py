@@ -15,6 +15,8 @@ from penstock.native.sockets.source import PREFIX as SOCKET
 from penstock.storage.errors import ConfigError
 from penstock.tasks.conformance.runner import check_algorithm
 from penstock.tasks.environments.local_modules import search_working_directory
+from penstock.tasks.environments.typed_settings import arguments_of
+from penstock.tasks.environments.wrappers import wrappers_of
 from penstock.tasks.model.algorithms.custom import name_in_file
 from penstock.tasks.setup.config.custom_algorithm import CUSTOM
 from penstock.tasks.setup.config.loading import (
@@ -45,6 +47,8 @@ _ENVIRONMENTS = {
 }
 """The same by algorithm, of those that can't act in that one."""
 
+_CHECKED_SETTINGS = ("structured", "action_mask", "wrappers", "settings")
+"""Settings of a run's environment with which `check-env` checks one of another library."""
 _SHOWN_HEADERS = 5
 _MARKS = {"pass": "[green]ok  [/]", "fail": "[red]FAIL[/]", "skip": "[yellow]skip[/]"}
 
@@ -56,13 +60,23 @@ def check(
     sanitize: bool,
     address: str | None = None,
     tls_certificate: str | None = None,
+    settings: Sequence[str] = (),
     **options: Any,
 ) -> list[Report]:
     """Check the environment that the user names: a file if there is one of that name, otherwise an id.
 
+    Args:
+        target: a path or an id.
+        resources: folder that a header's library is loaded with.
+        sanitize: whether a header's environments run under sanitizers too.
+        address: of a server.
+        tls_certificate: of that server.
+        settings: those of a run's environment, as typed: of one that another library steps.
+        options: of a header.
+
     Raises:
         ConfigError: There is neither, or no compiler; or a server's address or certificate is given of what is behind
-            no socket, or an address that the environment variable would replace.
+            no socket, or an address that the environment variable would replace; or a setting is none that is checked.
     """
     server = {"address": address, "tls_certificate": tls_certificate}
     given = {name: value for name, value in server.items() if value is not None}
@@ -79,6 +93,8 @@ def check(
             "or leave --address out"
         )
     if Path(target).is_file():
+        if settings:
+            raise ConfigError(f"{settings[0]} is given, and {target} is a header: leave it out")
         try:
             return check_header(Path(target), resources=resources, sanitize=sanitize, **options)
         except CompilerNotFoundError as error:
@@ -88,13 +104,32 @@ def check(
     if ":" in target:  # module:Id
         search_working_directory()
     try:
-        return [check_id(target, given)]
+        return [check_id(target, given | _arguments(target, settings))]
     except ValueError as error:
         if Path(target).is_dir():
             below = (path for pattern in ("*.hpp", "*/*.hpp", "*/*/*.hpp") for path in Path(target).glob(pattern))
             headers = ", ".join(map(str, islice(below, _SHOWN_HEADERS))) or "none"
             raise ConfigError(f"'{target}' is a folder, expected a header; its headers: {headers}") from None
         raise ConfigError(str(error)) from error
+
+
+def _arguments(environment_id: str, options: Sequence[str]) -> dict[str, Any]:
+    """Return the settings of an environment that another library steps, as `native.make` takes them.
+
+    Raises:
+        ConfigError: one is not such a setting, or has no such value; or a wrapper can't be found.
+    """
+    overrides = parse_overrides(options, TrainConfig)
+    given = overrides.pop("environment", {})
+    if overrides or not set(given) <= {*_CHECKED_SETTINGS}:
+        raise ConfigError(
+            f"{' '.join(options)}: found a setting that check-env does not take, expected --environment.structured, "
+            f"--environment.action-mask, --environment.wrappers or --environment.settings.NAME; leave it out"
+        )
+    config = build_config({"environment": {**given, "id": environment_id}}).environment
+    wrappers = wrappers_of(config, environment_id)
+    found: dict[str, Any] = {name: getattr(config, name) for name in ("structured", "action_mask") if name in given}
+    return found | arguments_of(config, environment_id, 1) | ({"wrappers": wrappers} if wrappers else {})
 
 
 def print_reports(reports: list[Report], console: Console) -> None:

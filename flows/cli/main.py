@@ -293,8 +293,9 @@ def serve(
     )
 
 
-@app.command("check-env")
+@app.command("check-env", context_settings=_OVERRIDES)
 def check_env(
+    context: typer.Context,
     target: Annotated[str, typer.Argument(help="A header with environments, or an id.")],
     environment: Annotated[list[str] | None, typer.Option(help="C++ name, for a header that exports none.")] = None,
     flag: Annotated[list[str] | None, typer.Option(help="Compiler flag; may be repeated: --flag=-O1.")] = None,
@@ -311,6 +312,7 @@ def check_env(
     """Check an environment, or a header of one.
 
     Its contract, its spaces, its seeds, saving, threads, memory and speed.
+    One of another library takes --environment.structured, .action-mask, .wrappers and .settings.NAME as a run does.
     """
     with Working(f"checking {target}", quiet=as_json):
         from penstock.flows.cli.check import check, print_reports
@@ -325,6 +327,7 @@ def check_env(
             sanitize=sanitize,
             address=address,
             tls_certificate=tls_certificate,
+            settings=context.args,
         )
     if as_json:
         _print_json([report.as_json() for report in reports])

@@ -98,6 +98,10 @@ class OwnEnvironment:
 def own_environment(environment_id: str, settings: Mapping[str, Any]) -> OwnEnvironment | None:
     """Return the environment of an id of Gymnasium's or of a server; None of another family.
 
+    Args:
+        environment_id: as `native.make` takes it.
+        settings: likewise, without the options of an array.
+
     Raises:
         ValueError: It can't be made or reset.
     """
@@ -109,7 +113,16 @@ def own_environment(environment_id: str, settings: Mapping[str, Any]) -> OwnEnvi
     name = environment_id.removeprefix(GYMNASIUM)
     if not gymnasium_knows(name):
         return None
+    of_pools = ("wrappers", "vectorization_mode")
+    given = {name: value for name, value in settings.items() if name not in of_pools}
+
+    def made() -> gymnasium.Env[Any, Any]:
+        env = gymnasium.make(name, disable_env_checker=True, **given)
+        for wrap in settings.get("wrappers", ()):
+            env = wrap(env)
+        return env
+
     try:
-        return OwnEnvironment(lambda: gymnasium.make(name, disable_env_checker=True, **settings))
+        return OwnEnvironment(made)
     except Exception as error:  # whatever the environment throws
         raise ValueError(f"Gymnasium cannot make and reset {environment_id}: {error}") from error

@@ -19,7 +19,7 @@ from penstock.native.conformance.report import Check, Report, outcome
 from penstock.native.conformance.sanitizers import run_sanitized
 from penstock.native.conformance.separate_process import check_library
 from penstock.native.conformance.wrapped import CheckedWrapped
-from penstock.native.registry.registry import is_native, make_native
+from penstock.native.registry.registry import is_native, make
 
 if TYPE_CHECKING:
     import os
@@ -60,20 +60,24 @@ def check_header(
     return reports
 
 
-def check_id(environment_id: str, server: Mapping[str, str] = MappingProxyType({})) -> Report:
+def check_id(environment_id: str, settings: Mapping[str, Any] = MappingProxyType({})) -> Report:
     """Check an environment by its id; one that another library steps has fewer checks.
 
     Args:
         environment_id: As `native.make` takes it.
-        server: `address` and `tls_certificate` of the server of an id such as `socket/Name`, as `native.make` takes
-            them.
+        settings: Of one that another library steps, as `native.make` takes them: `structured` and `action_mask`, which
+            are found out of Gymnasium's and a server's where they are left out, `wrappers`, `address` and so on.
 
     Raises:
-        ValueError: There is none of that id, or it cannot be made.
+        ValueError: There is none of that id, or it cannot be made with these settings.
     """
     if not is_native(environment_id):
-        return _check_wrapped(environment_id, server)
-    make_native(environment_id, 1).close()
+        return _check_wrapped(environment_id, settings)
+    make(environment_id, 1, one_array=True, **settings).close()
+    if settings:
+        raise ValueError(
+            f"{environment_id} is checked with its own settings, and {', '.join(settings)} is given: leave it out"
+        )
     checks = tuple(check() for _, check in native_checks(environment_id))
     broken = any(check.outcome == "fail" for check in checks)
     return Report(environment_id, checks, {} if broken else measured(environment_id))

@@ -1,7 +1,7 @@
 """Checks one environment that another library steps: as a run makes it, with its observations as one array.
 
-Whether one of Gymnasium's or of a server has structured observations, and where its mask of allowed choices is, is
-found out; the report says which settings of a run that means.
+Of one of Gymnasium's or of a server, structured observations and its mask of allowed choices are found out, unless the
+settings say how a run has them; the report says which settings of a run that means.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ _NUM_ENVS, _OWN_STEPS = 4, 64
 _MIN_STEPS, _MAX_STEPS = 20, 300
 # Time limit of one rollout's steps: slow environments are stepped less often.
 _ROLLOUT_SECONDS = 0.4
+_ENCODING = ("structured", "action_mask")
+_OF_A_RUN = (*_ENCODING, "wrappers", "address", "tls_certificate")
+"""Settings of `environment` itself; others are of `environment.settings`."""
 _SEEDS = np.arange(1, _NUM_ENVS + 1, dtype=np.uint64)
 
 
@@ -57,13 +60,14 @@ class CheckedWrapped:
             ValueError: there is none of that id, or it can't be made.
         """
         self.id, self._settings = environment_id, dict(settings)
-        own = own_environment(environment_id, settings)
+        others = {name: value for name, value in settings.items() if name not in _ENCODING}
+        own = own_environment(environment_id, others)
         if own is not None and own.is_plain:
             own.close()
             own = None
         self.own = own
         if own is not None:
-            self._settings |= {"structured": own.structured, "action_mask": own.mask}
+            self._settings = {"structured": own.structured, "action_mask": own.mask, **settings}
         with self.pool() as pool:
             self.space: Any = pool.single_observation_space
             self.action_space: Any = pool.own_action_space
@@ -84,14 +88,22 @@ class CheckedWrapped:
         with self.pool() as pool:
             return pool.environment
 
+    @cached_property
+    def _observed(self) -> Mapping[str, Any]:
+        """Return the format of observations; nothing where rounds can't hold them, which `check_formats` reports."""
+        try:
+            return self.environment["observation"]
+        except ValueError:
+            return {}
+
     def checks(self) -> Iterator[tuple[str, Callable[[], str]]]:
         """Yield the checks that apply, by name."""
         yield "rounds can hold observations and actions", self.check_formats
         yield "spaces contain what is observed", self.check_spaces
-        if self.own is not None and self.own.structured:
+        if self.own is not None and self._settings["structured"]:
             yield "the array holds every leaf exactly", self.check_array
         yield "every number is finite", self.check_finite
-        if self.own is not None and self.own.mask:
+        if "behind_mask" in self._observed:
             yield "the mask allows a choice in every step", self.check_mask
         yield "the same seed, the same episodes", self.check_same_seed
         yield "other seeds, other episodes", self.check_other_seeds
@@ -146,12 +158,19 @@ class CheckedWrapped:
             return self.play(pool, self.actions())
 
     def check_formats(self) -> str:
-        """Name the leaves, and the settings of a run."""
+        """Name the leaves, and the settings of a run; both are there if the settings say so."""
         observed = self.environment["observation"]
+        if self._settings.get("structured") and "leaves" not in observed:
+            raise CheckFailedError(
+                f"environment.structured = true: found one array of shape {list(observed['shape'])}, expected "
+                f"Discrete, Tuple or Dict; leave it out"
+            )
         leaves = ", ".join(f"{leaf['name']} ({leaf['kind']})" for leaf in observed.get("leaves", ()))
-        options = {name: value for name, value in self._settings.items() if value}
         said = ", ".join(
-            f"environment.{name} = {'true' if value is True else repr(value)}" for name, value in options.items()
+            f"environment.{'' if name in _OF_A_RUN else 'settings.'}{name} = "
+            f"{str(value).lower() if isinstance(value, bool) else repr(value)}"
+            for name, value in self._settings.items()
+            if value or name not in _ENCODING
         )
         settings = f"; settings of a run: {said}" if said else ""
         return f"{observed['dtype']} of shape {list(observed['shape'])}{': ' if leaves else ''}{leaves}{settings}"
@@ -194,7 +213,8 @@ class CheckedWrapped:
 
     def check_mask(self) -> str:
         """Check that every observation of an episode allows something."""
-        allowed = self.seeded().observation[..., : self.environment["action"]["n"]] != 0
+        choices = self.environment["action"]["n"] * (self.environment["agents"] or 1)
+        allowed = self.seeded().observation[..., :choices] != 0
         if not allowed.any(-1).all():
             step, env = np.argwhere(~allowed.any(-1))[0]
             raise CheckFailedError(f"nothing is allowed in environment {env} in step {step}, expected one choice")

@@ -82,7 +82,13 @@ WRONG = {
     "envs": ["Chess-v1", "CartPole-v1 Ant-v5", "--all maybe"],
     "settings": ["no-such-setting", "--colour red", "lag stages"],
     "new-env": ["Two-Carts", "two-carts --folder nowhere", "runs"],
-    "check-env": ["Chess-v1", "nowhere.hpp", "runs"],
+    "check-env": [
+        "Chess-v1",
+        "nowhere.hpp",
+        "runs",
+        "CartPole-v1 --environment.structured true",
+        "CartPole-v1 --lag 1",
+    ],
     "check-algorithm": ["chess", "nowhere.py", "ppo --env Chess-v1"],
     "floorplan": ["cost nowhere.pb.txt", "place notes.txt", "place notes.txt notes.txt o --moves 0", "best nobody o"],
 }

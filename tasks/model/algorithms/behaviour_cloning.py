@@ -71,6 +71,7 @@ class LikelihoodAlgorithm(Algorithm):
             settings.hidden,
             environment.facts,
             relu=settings.activation == "relu",
+            channels=settings.channels,
         )
 
     def _new_policy(self, generator: torch.Generator) -> dict[str, Tensor]:
@@ -138,7 +139,7 @@ class BehaviourCloning(LikelihoodAlgorithm):
         settings, columns = self.settings, trajectory.columns
         action = columns["action"]
         unmasked, allowed = self.environment.split(columns["observation"].flatten(0, 1))
-        observation = self._network.prepared(unmasked)
+        observation = self._network.packed(unmasked)
         if self._network.recurrent:
             learned = {"action": action}
             if allowed is not None:

@@ -187,7 +187,8 @@ class DQN(ChoiceAlgorithm):
     @property
     def _network(self) -> Network:
         settings, observed = self.settings, self.environment.policy_input
-        return Network(settings.network, observed, settings.features, settings.hidden, relu=True)
+        sizes = settings.features, settings.hidden
+        return Network(settings.network, observed, *sizes, relu=True, channels=settings.channels)
 
     @property
     def _outputs(self) -> int:

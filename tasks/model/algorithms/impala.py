@@ -207,7 +207,12 @@ class IMPALA(Algorithm):
     def _network(self) -> Network:
         settings, environment = self.settings, self.environment
         return Network(
-            settings.network, environment.policy_input, settings.features, settings.hidden, environment.facts
+            settings.network,
+            environment.policy_input,
+            settings.features,
+            settings.hidden,
+            environment.facts,
+            channels=settings.channels,
         )
 
     @property

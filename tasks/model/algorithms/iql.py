@@ -68,10 +68,10 @@ class IQL(LikelihoodAlgorithm):
         """Return transitions, a row a step; `alive` is 0 where the episode terminated."""
         columns = trajectory.columns
         unmasked, allowed = self.environment.split(columns["observation"].flatten(0, 1))
-        observation = self._network.prepared(unmasked)
+        observation = self._network.packed(unmasked)
         following = observation.roll(-columns["reward"].shape[1], 0)
         final, _ = self.environment.split(trajectory.bootstrap_observation)
-        set_rows(following, trajectory.bootstrap_rows, self._network.prepared(final))
+        set_rows(following, trajectory.bootstrap_rows, self._network.packed(final))
         return {
             "observation": observation,
             "action": columns["action"].flatten(0, 1),

@@ -82,6 +82,7 @@ class QRDQN(ChoiceAlgorithm):
             settings.hidden,
             relu=True,
             noisy_scale=settings.noisy_scale,
+            channels=settings.channels,
         )
 
     @property

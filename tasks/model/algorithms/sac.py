@@ -83,8 +83,9 @@ class VectorAlgorithm(Algorithm):
 
     @property
     def _network(self) -> Network:
-        settings = self.settings
-        return Network(settings.network, self.environment.observation, settings.features, settings.hidden, relu=True)
+        settings, observed = self.settings, self.environment.observation
+        sizes = settings.features, settings.hidden
+        return Network(settings.network, observed, *sizes, relu=True, channels=settings.channels)
 
     def _new_critics(self, generator: torch.Generator) -> dict[str, Tensor]:
         """Return orthogonal weights of both critics, by name."""
@@ -98,10 +99,10 @@ class VectorAlgorithm(Algorithm):
         """Return each row with the observation that followed it, and the action in the range from -1 to 1."""
         followed = transitions_of(trajectory, self.settings.discount)
         return {
-            "observation": self._network.prepared(trajectory.columns["observation"].flatten(0, 1)),
+            "observation": self._network.packed(trajectory.columns["observation"].flatten(0, 1)),
             "action": from_bounds(self.environment.action, trajectory.columns["action"].flatten(0, 1)),
             "reward": followed.returns.flatten(),
-            "following": self._network.prepared(followed.following),
+            "following": self._network.packed(followed.following),
             "factor": followed.factors.flatten(),
         }
 

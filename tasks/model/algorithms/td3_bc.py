@@ -94,8 +94,9 @@ class TD3BC(Algorithm):
 
     @property
     def _network(self) -> Network:
-        settings, relu = self.settings, self.settings.activation == "relu"
-        return Network(settings.network, self.environment.observation, settings.features, settings.hidden, relu=relu)
+        settings, observed = self.settings, self.environment.observation
+        sizes, relu = (settings.features, settings.hidden), settings.activation == "relu"
+        return Network(settings.network, observed, *sizes, relu=relu, channels=settings.channels)
 
     def init(self, seed: int) -> State:
         """Return orthogonal weights; the targets start as copies of actor and critics, lambda as alpha."""
@@ -130,10 +131,10 @@ class TD3BC(Algorithm):
         """Return each row with the observation that followed it, and the action in the range from -1 to 1."""
         followed = transitions_of(trajectory, self.settings.discount, reward_scale=self.settings.reward_scale)
         return {
-            "observation": self._network.prepared(trajectory.columns["observation"].flatten(0, 1)),
+            "observation": self._network.packed(trajectory.columns["observation"].flatten(0, 1)),
             "action": from_bounds(self.environment.action, trajectory.columns["action"].flatten(0, 1)),
             "reward": followed.returns.flatten(),
-            "following": self._network.prepared(followed.following),
+            "following": self._network.packed(followed.following),
             "factor": followed.factors.flatten(),
         }
 

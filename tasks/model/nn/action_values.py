@@ -74,10 +74,10 @@ def rows_of_choices(
     following, allowed = environment.split(followed.following)
     unmasked, _ = environment.split(columns["observation"].flatten(0, 1))
     return {
-        "observation": network.prepared(unmasked),
+        "observation": network.packed(unmasked),
         "action": columns["action"].flatten(),
         "return": followed.returns.flatten(),
-        "following": network.prepared(following),
+        "following": network.packed(following),
         "factor": followed.factors.flatten(),
         **({} if allowed is None else {"allowed": allowed}),
     }

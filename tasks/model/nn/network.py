@@ -44,9 +44,11 @@ if TYPE_CHECKING:
 
 NetworkName: TypeAlias = Literal["mlp", "nature", "residual", "small", "lines", "leaves", "recurrent", "floorplan"]
 
+ChannelAxis: TypeAlias = Literal["first", "last"]
+
 _BODY = "body."
 _GRIDS = ("small", "lines")
-"""Networks of grids of cells, whose channels are always last."""
+"""Networks of grids of cells, whose channels are usually last."""
 _CONVOLUTIONS = {
     "nature": (init_nature, nature),
     "residual": (init_residual, residual),
@@ -54,8 +56,7 @@ _CONVOLUTIONS = {
     "lines": (init_lines, lines),
 }
 _NATURE_SIDE = 36
-"""Smallest side of an image for `nature`, whose channels are last if only that axis is shorter; smaller leaves take
-`small`."""
+"""Smallest side of an image for `nature`; smaller leaves take `small`."""
 _WHITE = 255.0
 
 
@@ -76,6 +77,9 @@ class Network:
     noisy_scale: float = 0.0
     """Initial scale of the noise of the perceptron's weights (`penstock.tasks.model.nn.layers`), for `noisy_step`; 0:
     they have none."""
+    channels: ChannelAxis | None = None
+    """Axis of an image's channels. None: as older runs have it, first for `residual`, last for `small` and `lines`, and
+    for `nature` last if only that axis is shorter than 36."""
 
     @property
     def recurrent(self) -> bool:
@@ -131,12 +135,19 @@ class Network:
         """Convert `[rows, ...]` to the network's input: float32 `[rows, n]`, for `floorplan` the bytes.
 
         Images stay bytes, but become `[rows, height, width, channels]`, since a CPU convolves about twice as fast in
-        that order, and changing it once costs less than in every epoch. Grids of cells, and images with their channels
-        last, have that order, and keep their type.
+        that order, and changing it once costs less than in every epoch. Those with their channels last have that order.
         """
         if self.name == "floorplan" or self._is_channels_last:
             return observation
         return observation.movedim(1, -1).contiguous() if self.name in _CONVOLUTIONS else observation.flatten(1).float()
+
+    def packed(self, observation: Tensor) -> Tensor:
+        """Convert `[rows, ...]` to what training rows hold, which `encoded` takes as it takes `prepared` ones.
+
+        The pixels of `leaves` are bytes in it. For acting they are floats: an exported policy has no packed rows.
+        """
+        prepared = self.prepared(observation)
+        return packed_leaves(self.observation.leaves, prepared) if self.name == "leaves" else prepared
 
     def step(
         self, params: Mapping[str, Tensor], memory: Tensor | None, observation: Tensor
@@ -160,7 +171,9 @@ class Network:
         if self.name == "mlp":
             return observation
         if self.name == "leaves":
-            return encoded_leaves(part(params, _BODY), self.observation.leaves, observation)
+            leaves = self.observation.leaves
+            numbers = unpacked_leaves(leaves, observation) if observation.dtype == torch.uint8 else observation
+            return encoded_leaves(part(params, _BODY), leaves, numbers)
         return _CONVOLUTIONS[self.name][1](part(params, _BODY), observation.movedim(-1, 1))
 
     def noise_numbers(self, outputs: int) -> int:
@@ -328,6 +341,8 @@ class Network:
 
     @property
     def _is_channels_last(self) -> bool:
+        if self.channels is not None:
+            return self.channels == "last"
         if self.name != "nature":
             return self.name in _GRIDS
         *size, last = self.observation.shape
@@ -383,6 +398,39 @@ def encoded_leaves(params: Mapping[str, Tensor], leaves: Sequence[Leaf], observa
         scaled = images / _WHITE if encoder == "small" else images
         encoded.append(_CONVOLUTIONS[encoder][1](part(params, f"{place}."), scaled))
     return torch.cat(encoded, 1) if len(encoded) > 1 else encoded[0]
+
+
+def packed_leaves(leaves: Sequence[Leaf], observation: Tensor) -> Tensor:
+    """Pack structured observations, float32 `[rows, numbers]`, into bytes `[rows, n]`; without an image they stay.
+
+    Each row has the four bytes of every number outside of images, and then one of each pixel.
+    """
+    parts = list(zip(observation.split([leaf.width for leaf in leaves], 1), leaves, strict=True))
+    pixels = [numbers.to(torch.uint8) for numbers, leaf in parts if leaf.kind == "image"]
+    if not pixels:
+        return observation
+    others = [numbers for numbers, leaf in parts if leaf.kind != "image"]
+    return torch.cat([*(numbers.contiguous().view(torch.uint8) for numbers in others), *pixels], 1)
+
+
+def unpacked_leaves(leaves: Sequence[Leaf], rows: Tensor) -> Tensor:
+    """Return the structured observations, float32 `[rows, numbers]`, that `packed_leaves` made these bytes of."""
+    widths = [leaf.width for leaf in leaves]
+    count = sum(leaf.width for leaf in leaves if leaf.kind != "image")
+    held, pixels = rows.split([4 * count, rows.shape[1] - 4 * count], 1)
+    # A view of the rows as floats might begin where no float may.
+    floats = torch.empty(rows.shape[0], count, device=rows.device)
+    floats.view(torch.uint8).copy_(held)
+    found = torch.empty(rows.shape[0], sum(widths), device=rows.device)
+    number = pixel = 0
+    for place, leaf in zip(found.split(widths, 1), leaves, strict=True):
+        if leaf.kind == "image":
+            place.copy_(pixels[:, pixel : pixel + leaf.width])
+            pixel += leaf.width
+        else:
+            place.copy_(floats[:, number : number + leaf.width])
+            number += leaf.width
+    return found
 
 
 def _encoder_of(leaf: Leaf) -> tuple[str, tuple[int, int, int], bool]:

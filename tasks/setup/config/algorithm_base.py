@@ -15,6 +15,7 @@ from pydantic import Field
 from penstock.storage.errors import ConfigError
 from penstock.tasks.settings import Settings
 from penstock.tasks.setup.config.hyperparameters import (
+    Channels,
     EncoderFeatures,
     EncoderNetwork,
     Hidden,
@@ -37,7 +38,8 @@ class AlgorithmSettings(Settings):
     row_columns: ClassVar[tuple[str, ...]] = ("action",)
     """Names of the columns that the algorithm always adds to a shard."""
     omitted_when_default: ClassVar[tuple[str, ...]] = ()
-    """Settings that were added later: at their defaults the identity omits them, for older runs."""
+    """Settings that were added later: at their defaults the identity omits them, and those of its base classes, for
+    older runs."""
 
     several_agents: ClassVar[bool | None] = False
     """True if the algorithm requires several agents with a reward each, False if it requires one reward, None if it
@@ -71,9 +73,8 @@ class AlgorithmSettings(Settings):
 
     def identity(self) -> Mapping[str, object]:
         """Return the settings that are part of a run's identity."""
-        unset = {
-            name for name in self.omitted_when_default if getattr(self, name) == type(self).model_fields[name].default
-        }
+        later = {name for kind in type(self).__mro__ for name in vars(kind).get("omitted_when_default", ())}
+        unset = {name for name in later if getattr(self, name) == type(self).model_fields[name].default}
         return self.model_dump(mode="json", exclude=unset)
 
     def check_environment(self, environment: EnvironmentSpec) -> None:
@@ -247,7 +248,6 @@ _SMALLEST_PIXELS = 36
 """The network 'nature' takes no smaller images."""
 _LEAST_SIDE = 16
 """An axis that alone is shorter is an image's channels; boards, and what has many planes, may have two short ones."""
-_COLOURS = 3
 _SMALLEST_CELLS = {"small": 3, "lines": 4}
 """Networks of grids of cells, and the smallest side of a grid that each takes."""
 _MOST_CELLS = 400
@@ -277,10 +277,11 @@ AnyFeatures: TypeAlias = Annotated[
 class NetworkSettings(AlgorithmSettings):
     """Settings of the network between observation and outputs."""
 
-    omitted_when_default: ClassVar[tuple[str, ...]] = ("network", "features", "sequence_steps")
+    omitted_when_default: ClassVar[tuple[str, ...]] = ("network", "features", "channels", "sequence_steps")
 
     network: AnyNetwork = "mlp"
     features: AnyFeatures = 256
+    channels: Channels = None
     sequence_steps: int = Field(
         16,
         ge=1,
@@ -303,7 +304,7 @@ class NetworkSettings(AlgorithmSettings):
         """Refuse observations that the network does not support."""
         super().check_environment(environment)
         check_netlist(self.network, environment)
-        check_images(self.network, environment)
+        check_images(self.network, environment, self.channels)
 
 
 def check_netlist(network: str, environment: EnvironmentSpec) -> None:
@@ -314,8 +315,10 @@ def check_netlist(network: str, environment: EnvironmentSpec) -> None:
         )
 
 
-def check_images(network: str, environment: EnvironmentSpec) -> None:
+def check_images(network: str, environment: EnvironmentSpec, channels: str | None = None) -> None:
     """Refuse convolutions over observations that are no images or grids, or too small, and leaves where none are known.
+
+    An axis of channels is refused where the network has no images of one.
 
     Raises:
         ConfigError: names what is observed and what was expected.
@@ -327,15 +330,21 @@ def check_images(network: str, environment: EnvironmentSpec) -> None:
             f"Tuple or Dict observations with environment.structured = true; set that, or choose mlp"
         )
     if network not in _CONVOLUTIONS:
+        if channels:
+            raise ConfigError(
+                f"algorithm.channels = '{channels}': network = '{network}' has no such axis, expected one of "
+                f"{', '.join(_CONVOLUTIONS)}; leave it out"
+            )
         return
     smallest = {"nature": _SMALLEST_PIXELS, **_SMALLEST_CELLS}.get(network, 1)
-    size = shape[:-1] if network in _SMALLEST_CELLS else shape[1:]
-    if network == "nature" and len(shape) == _IMAGE_DIMENSIONS and min(size) < smallest:
-        size = shape[:-1]  # its channels may be last
+    usual = ("last",) if network in _SMALLEST_CELLS else ("first", "last") if network == "nature" else ("first",)
+    orders = (channels,) if channels else usual
+    sizes = {"first": shape[1:], "last": shape[:-1]}
+    size = max((sizes[order] for order in orders), key=lambda sides: min(sides, default=0))
     large = network == "lines" and math.prod(size) > _MOST_CELLS
     if len(shape) != _IMAGE_DIMENSIONS or min(size) < smallest or large:
-        kind = "grids [height, width, channels]" if network in _SMALLEST_CELLS else "images [channels, height, width]"
-        kind += " or [height, width, channels]" if network == "nature" else ""
+        axes = {"first": "[channels, height, width]", "last": "[height, width, channels]"}
+        kind = f"{'grids' if network in _SMALLEST_CELLS else 'images'} {' or '.join(axes[order] for order in orders)}"
         least = f" of {smallest} x {smallest} at least" if smallest > 1 else ""
         least += f" and {_MOST_CELLS} cells at most" if network == "lines" else ""
         advice = f"choose {'leaves' if leaves else 'mlp'}"
@@ -349,23 +358,19 @@ def misread_images(settings: AlgorithmSettings, environment: EnvironmentSpec) ->
 
     A stored run goes on with its network; a new one is refused.
     """
-    network = settings.network if isinstance(settings, (NetworkSettings, EncoderSettings)) else "mlp"
     shape = observed_shape(environment)
+    if not isinstance(settings, (NetworkSettings, EncoderSettings)) or settings.channels:
+        return ""
     if len(shape) != _IMAGE_DIMENSIONS:
         return ""
-    (first, *size), (*size_before, last) = shape, shape
+    (first, *size), (*size_before, last), network = shape, shape, settings.network
     found = f"algorithm.network = '{network}': {environment['id']} observes {shape}, images with their channels"
     if network == "residual" and last < _LEAST_SIDE <= min(size_before):
-        other = "nature, which takes them" if min(size_before) >= _SMALLEST_PIXELS else "small, which has them"
-        grey = (
-            ". Where Gymnasium steps it, its wrapper GrayscaleObservation and then FrameStackObservation with "
-            "stack_size = 4 give [4, height, width]: name both in environment.wrappers"
-        )
-        colours = last == _COLOURS
-        return f"{found} last, expected [channels, height, width]; choose {other} last{grey if colours else ''}"
+        return f"{found} last, expected [channels, height, width]; set algorithm.channels = 'last'"
     if network in _SMALLEST_CELLS and first < _LEAST_SIDE <= min(size):
         other = "nature or residual" if min(size) >= _SMALLEST_PIXELS else "residual"
-        return f"{found} first, expected grids [height, width, channels]; choose {other}, which has them first"
+        remedy = f"set algorithm.channels = 'first', or choose {other}, which divides pixels by 255"
+        return f"{found} first, expected grids [height, width, channels]; {remedy}"
     return ""
 
 
@@ -382,6 +387,7 @@ class EncoderSettings(AlgorithmSettings):
 
     perceptron_takes_images: ClassVar[bool] = False
     """True for an algorithm that had no other network once: its older runs on images continue."""
+    omitted_when_default: ClassVar[tuple[str, ...]] = ("channels",)
 
     network: Literal["mlp", "nature", "residual", "small", "lines", "leaves", "recurrent"] = Field(
         "mlp",
@@ -392,11 +398,12 @@ class EncoderSettings(AlgorithmSettings):
     features: int = Field(
         256, ge=1, description="Features of the encoder: of the convolutions, or of the memory; a plain mlp has none."
     )
+    channels: Channels = None
 
     def check_environment(self, environment: EnvironmentSpec) -> None:
         """Refuse observations that the network does not support."""
         super().check_environment(environment)
-        check_images(self.network, environment)
+        check_images(self.network, environment, self.channels)
         is_flat = self.network in ("mlp", "recurrent")
         if is_flat and not self.perceptron_takes_images and observes_images(environment):
             raise ConfigError(

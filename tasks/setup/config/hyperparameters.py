@@ -21,6 +21,13 @@ EncoderNetwork = Annotated[
     ),
 ]
 EncoderFeatures = Annotated[int, Field(ge=1, description="Features of the encoder; a plain mlp has none.")]
+Channels = Annotated[
+    Literal["first", "last"] | None,
+    Field(
+        description="Axis of an image's channels. Empty: first for residual, last for small and lines, and for nature "
+        "last if only that axis is shorter than 36."
+    ),
+]
 
 Activation = Annotated[Literal["tanh", "relu"], Field(description="Activation of the hidden layers.")]
 

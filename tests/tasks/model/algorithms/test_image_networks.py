@@ -19,9 +19,9 @@ from penstock.tasks.model.nn.layers import part
 from penstock.tasks.roles.learning.gradients import minibatch_gradient
 from penstock.tasks.setup.config.algorithm_base import check_images, misread_images
 from penstock.tasks.setup.config.loading import build_config
-from penstock.tasks.setup.config.off_policy import DQNSettings, SACSettings
-from penstock.tasks.setup.config.offline import BehaviourCloningSettings, IQLSettings
-from penstock.tasks.setup.config.on_policy import PPOSettings
+from penstock.tasks.setup.config.off_policy import DQNSettings, QRDQNSettings, SACSettings, TD3Settings
+from penstock.tasks.setup.config.offline import BehaviourCloningSettings, IQLSettings, TD3BCSettings
+from penstock.tasks.setup.config.on_policy import IMPALASettings, PPOSettings
 from penstock.tasks.setup.config.replay import build_replay_config
 from penstock.tasks.specs import EnvironmentSpec, LossInputs, ParameterGroup, Spec, State, Trajectory
 
@@ -190,13 +190,48 @@ def test_actor_and_critics_of_sac_have_encoders_of_their_own():
         assert not any(torch.equal(weight, other) for key, other in encoders.items() if key != name)
 
 
+OTHER_ORDERS = {"residual": "last", "small": "first", "lines": "first"}
+
+
+@pytest.mark.parametrize("network", OTHER_ORDERS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_images_are_read_in_the_other_order_too(kind: str, network: str):
+    """With `channels`, the same pixels in the other order are acted on and learned from as in the usual one.
+
+    Without it, a stored run goes on with the axis that it has always taken for the channels.
+    """
+    usual, order = made(kind, network), OTHER_ORDERS[network]
+    shape = SHAPES[network]
+    turned = (*shape[1:], shape[0]) if order == "last" else (shape[2], *shape[:2])
+    seen = EnvironmentSpec("images", Spec("uint8", turned), usual.environment.action, None, None)
+    other = type(usual)(usual.settings.model_copy(update={"channels": order}), seen)
+    states = usual.init(1), other.init(1)
+    for group, params in states[0].params.items():
+        assert torch.equal(params.flat, states[1].params[group].flat)
+    pixels = torch.randint(2, (ENVS, *shape), generator=torch.Generator().manual_seed(3), dtype=torch.uint8)
+    moved = pixels.movedim(1, -1) if order == "last" else pixels.movedim(-1, 1)
+    assert moved.shape[1:] == turned
+    noise = random(ENVS, *usual.noise.shape).abs()
+    acts = [
+        algorithm.act(state.params, None, observation, noise)[0]["action"]
+        for algorithm, state, observation in zip((usual, other), states, (pixels, moved), strict=True)
+    ]
+    assert torch.equal(*acts)
+    assert torch.equal(usual._network.packed(pixels), other._network.packed(moved))
+    stored = type(usual)(usual.settings, seen)
+    assert stored._network._channels_first == (turned if network == "residual" else (turned[-1], *turned[:-1]))
+
+
 def test_a_perceptron_keeps_its_identity():
     """Runs from before these algorithms had other networks have the same identity; a network is part of it."""
     for name, environment in (("dqn", "CartPole-v1"), ("sac", "Pendulum-v1")):
         plain = build_config({"environment": {"id": environment}, "algorithm": {"name": name}}).identity()
-        assert not {"network", "features"} & set(plain["algorithm"])
+        assert not {"network", "features", "channels"} & set(plain["algorithm"])
     for settings in (IQLSettings(), BehaviourCloningSettings()):
-        assert not {"network", "features"} & set(settings.identity())
+        assert not {"network", "features", "channels"} & set(settings.identity())
+    for kind in (QRDQNSettings, TD3Settings, TD3BCSettings, PPOSettings, IMPALASettings):
+        assert "channels" not in kind().identity()
+        assert kind(channels="last").identity()["channels"] == "last"
     board = build_config({"environment": {"id": "ConnectFour-v0"}, "algorithm": {"name": "dqn", "network": "small"}})
     assert board.identity()["algorithm"].items() >= {"network": "small"}.items()
 
@@ -208,16 +243,21 @@ def observing(*shape: int) -> Any:
 @pytest.mark.parametrize(
     ("network", "shape", "said"),
     [
-        ("residual", (96, 96, 3), r"channels last, expected \[channels, .*; choose nature, .*Grayscale.*Frame"),
-        ("residual", (64, 64, 12), "channels last, .*; choose nature, which takes them last$"),
-        ("residual", (20, 20, 3), "channels last, .*; choose small, which has them last"),
-        ("small", (4, 84, 84), r"channels first, expected grids .*; choose nature or residual, which has them first$"),
-        ("lines", (5, 20, 20), "channels first, .*; choose residual, which has them first$"),
+        ("residual", (96, 96, 3), r"channels last, expected \[channels, .*; set algorithm.channels = 'last'$"),
+        ("residual", (20, 20, 12), r"channels last, expected \[channels, .*; set algorithm.channels = 'last'$"),
+        (
+            "small",
+            (4, 84, 84),
+            r"first, expected grids .*; set algorithm.channels = 'first', or choose nature or resid",
+        ),
+        ("lines", (5, 20, 20), "channels first, .*; set algorithm.channels = 'first', or choose residual, which"),
     ],
 )
 def test_a_new_run_is_told_that_its_network_would_misread_images(network: str, shape: tuple[int, ...], said: str):
-    """With a network that reads them; what was stored goes on, so it is no error where a pool is made."""
+    """With the setting that has it read them; what was stored goes on, so it is no error where a pool is made."""
     settings = PPOSettings(network=cast("Any", network))
+    for axis in ("first", "last"):
+        assert not misread_images(settings.model_copy(update={"channels": axis}), observing(*shape))
     assert re.search(said, misread_images(settings, observing(*shape)))
     assert misread_images(DQNSettings(network=cast("Any", network)), observing(*shape))
     check_images(network, observing(*shape))
@@ -255,6 +295,17 @@ def test_what_is_not_supported_is_refused_by_name():
         build_config({"algorithm": {"name": "sac", "network": "small", "normalize_observation": True}})
     with pytest.raises(ConfigError, match=r"network = 'mlp': ALE/Pong-v5 observes images .*; choose nature"):
         make_pool(build_config({"environment": {"id": "ALE/Pong-v5"}, "algorithm": {"name": "dqn"}}), 1)
+    with pytest.raises(
+        ConfigError, match=r"channels = 'last': network = 'mlp' has no such axis, expected one of nature"
+    ):
+        make_pool(build_config({"algorithm": {"channels": "last"}}), 1)
+    for network, axis, shape, axes in (
+        ("nature", "first", (96, 96, 3), "images .channels, height, width. of 36 x 36"),
+        ("residual", "last", (96, 96), "images .height, width, channels.;"),
+        ("lines", "first", (7, 6, 2), "grids .channels, height, width. of 4 x 4"),
+    ):
+        with pytest.raises(ConfigError, match=rf"expected {axes}"):
+            check_images(network, observing(*shape), axis)
     board = {"environment": {"id": "ConnectFour-v0"}, "algorithm": {"name": "dqn", "network": "nature"}}
     with pytest.raises(ConfigError, match=r"network = 'nature': ConnectFour-v0 observes \[6, 7, 2\], expected images"):
         make_pool(build_config(board), 1)

@@ -9,14 +9,20 @@ import torch
 
 from penstock.storage.errors import ConfigError
 from penstock.tasks.environments.factory import make_pool
+from penstock.tasks.model.algorithms.behaviour_cloning import BehaviourCloning
 from penstock.tasks.model.algorithms.dqn import DQN
+from penstock.tasks.model.algorithms.iql import IQL
 from penstock.tasks.model.algorithms.ppo import PPO
+from penstock.tasks.model.algorithms.qr_dqn import QRDQN
 from penstock.tasks.model.algorithms.sac import SAC
+from penstock.tasks.model.algorithms.td3 import TD3
+from penstock.tasks.model.algorithms.td3_bc import TD3BC
 from penstock.tasks.model.nn.layers import nature, part, small
-from penstock.tasks.model.nn.network import Network
+from penstock.tasks.model.nn.network import Network, packed_leaves, unpacked_leaves
 from penstock.tasks.roles.learning.gradients import minibatch_gradient
 from penstock.tasks.setup.config.loading import build_config
-from penstock.tasks.setup.config.off_policy import DQNSettings, SACSettings
+from penstock.tasks.setup.config.off_policy import DQNSettings, QRDQNSettings, SACSettings, TD3Settings
+from penstock.tasks.setup.config.offline import BehaviourCloningSettings, IQLSettings, TD3BCSettings
 from penstock.tasks.setup.config.on_policy import PPOSettings
 from penstock.tasks.specs import EnvironmentSpec, Leaf, Spec, Trajectory
 
@@ -75,37 +81,67 @@ def test_without_images_it_is_the_perceptron():
     assert torch.equal(ours.step(params, None, rows)[0], plain.step(expected, None, rows)[0])
 
 
+def test_packed_rows_are_bytes_and_unpack_to_the_same_bits():
+    """Four bytes a number, one a pixel; also of a single row that begins where no float may, and without numbers."""
+    rows = observations(ROWS)
+    packed = packed_leaves(LEAVES, rows)
+    pixels = 40 * 36 * 3 + 3 * 3 * 7 + 5 * 6
+    assert (packed.dtype, packed.shape) == (torch.uint8, (ROWS, 4 * (2 + 4) + pixels))
+    assert packed.shape[1] % 4
+    assert unpacked_leaves(LEAVES, packed).numpy().tobytes() == rows.numpy().tobytes()
+    assert torch.equal(unpacked_leaves(LEAVES, packed[1:2]), rows[1:2])
+    images = LEAVES[3:]
+    seen = rows[:, -sum(leaf.width for leaf in images) :]
+    assert packed_leaves(images, seen).shape == seen.shape
+    assert torch.equal(unpacked_leaves(images, packed_leaves(images, seen)), seen)
+    assert packed_leaves(LEAVES[:1], rows[:, :2]).dtype == torch.float32
+    made = network()
+    params = made.init(3, 1.0, torch.Generator().manual_seed(1))
+    assert torch.equal(made.encoded(params, made.packed(rows)), made.encoded(params, made.prepared(rows)))
+
+
 LEARNERS = [
     pytest.param(PPO, PPOSettings(), CHOICES, id="ppo"),
     pytest.param(PPO, PPOSettings(shared_network=True), VECTORS, id="shared ppo, vectors"),
     pytest.param(DQN, DQNSettings(), CHOICES, id="dqn"),
     pytest.param(SAC, SACSettings(), VECTORS, id="sac"),
 ]
+STEPS, ENVS = 3, 2
+
+
+def made_of(kind: Any, settings: Any, spaces: EnvironmentSpec) -> Any:
+    leaves = (*LEAVES[:3], LEAVES[4])
+    seen = Spec("float32", (sum(leaf.width for leaf in leaves),), leaves=leaves)
+    environment = EnvironmentSpec("structured", seen, spaces.action, None, None)
+    changes = {"network": "leaves", "features": FEATURES, "hidden": (6,)}
+    return kind(settings.model_copy(update=changes), environment)
+
+
+def rows_of(algorithm: Any, state: Any) -> dict[str, torch.Tensor]:
+    """Make the training rows of a round that the algorithm acts."""
+    generator = torch.Generator().manual_seed(2)
+    shape = (STEPS + 1, ENVS, *algorithm.environment.observation.shape)
+    observed = torch.randint(256, shape, generator=generator).float()
+    acted = [
+        algorithm.act(state.params, None, observed[step], random(ENVS, *algorithm.noise.shape)) for step in range(STEPS)
+    ]
+    columns = {name: torch.stack([rows[name] for rows, _ in acted]).detach() for name in algorithm.rows}
+    flags = torch.zeros(STEPS, ENVS, dtype=torch.uint8)
+    columns |= {"observation": observed[:-1], "reward": random(STEPS, ENVS), "terminated": flags, "truncated": flags}
+    with torch.no_grad():
+        trajectory = Trajectory(columns, torch.tensor([4, 5]), observed[-1])
+        return {**algorithm.post(state.params, trajectory), "weight": torch.ones(STEPS * ENVS)}
 
 
 @pytest.mark.parametrize(("kind", "settings", "spaces"), LEARNERS)
 def test_every_encoder_is_trained(kind: Any, settings: Any, spaces: EnvironmentSpec):
     """Gradients of each loss reach the convolutions of every image."""
-    leaves = (*LEAVES[:3], LEAVES[4])
-    seen = Spec("float32", (sum(leaf.width for leaf in leaves),), leaves=leaves)
-    environment = EnvironmentSpec("structured", seen, spaces.action, None, None)
-    changes = {"network": "leaves", "features": FEATURES, "hidden": (6,)}
-    algorithm = kind(settings.model_copy(update=changes), environment)
+    algorithm = made_of(kind, settings, spaces)
     state = algorithm.init(1)
-    steps, envs = 3, 2
-    observed = torch.rand((steps + 1, envs, seen.shape[0]), generator=torch.Generator().manual_seed(2)) * 255
-    acted = [
-        algorithm.act(state.params, None, observed[step], random(envs, *algorithm.noise.shape)) for step in (0, 1, 2)
-    ]
-    columns = {name: torch.stack([rows[name] for rows, _ in acted]).detach() for name in algorithm.rows}
-    flags = torch.zeros(steps, envs, dtype=torch.uint8)
-    columns |= {"observation": observed[:-1], "reward": random(steps, envs), "terminated": flags, "truncated": flags}
-    with torch.no_grad():
-        trajectory = Trajectory(columns, torch.tensor([4, 5]), observed[-1])
-        rows = {**algorithm.post(state.params, trajectory), "weight": torch.ones(steps * envs)}
+    rows = rows_of(algorithm, state)
     stats = {name: float(value) for name, value in algorithm.stats(rows).items()} | {"count": 6.0}
     for loss in algorithm.losses:
-        noise = None if loss.noise is None else random(steps * envs, *loss.noise.shape)
+        noise = None if loss.noise is None else random(STEPS * ENVS, *loss.noise.shape)
         gradient, _ = minibatch_gradient(loss, state, rows, stats, 6, 6, noise)
         place, encoders = 0, set()
         for name, value in state.params[loss.group].items():
@@ -116,6 +152,51 @@ def test_every_encoder_is_trained(kind: Any, settings: Any, spaces: EnvironmentS
                 assert slope.abs().max() > 0, f"{loss.name} does not train {name}"
         assert encoders <= {"1", "3"}
         assert encoders or loss.name == "temperature"
+
+
+OFF_POLICY = [
+    pytest.param(DQN, DQNSettings(), CHOICES, id="dqn"),
+    pytest.param(QRDQN, QRDQNSettings(), CHOICES, id="qr_dqn"),
+    pytest.param(QRDQN, QRDQNSettings(noisy_scale=0.5), CHOICES, id="noisy qr_dqn"),
+    pytest.param(SAC, SACSettings(), VECTORS, id="sac"),
+    pytest.param(TD3, TD3Settings(), VECTORS, id="td3"),
+    pytest.param(TD3BC, TD3BCSettings(normalize_observation=False), VECTORS, id="td3_bc"),
+    pytest.param(IQL, IQLSettings(), CHOICES, id="iql"),
+    pytest.param(BehaviourCloning, BehaviourCloningSettings(), CHOICES, id="cloning"),
+]
+
+
+@pytest.mark.parametrize(("kind", "settings", "spaces"), OFF_POLICY)
+def test_rows_of_bytes_train_as_rows_of_floats_did(kind: Any, settings: Any, spaces: EnvironmentSpec):
+    """Rows hold pixels as bytes; gradients, outputs and parameters of several updates are the same bits."""
+    algorithm = made_of(kind, settings, spaces)
+    states = algorithm.init(1), algorithm.init(1)
+    rows = rows_of(algorithm, states[0])
+    leaves = algorithm.environment.observation.leaves
+    floats = {
+        name: unpacked_leaves(leaves, column) if column.dtype == torch.uint8 else column
+        for name, column in rows.items()
+    }
+    changed = [name for name in rows if rows[name].dtype != floats[name].dtype]
+    assert changed[:1] == ["observation"]
+    assert set(changed[1:]) <= {"following", "next_observation"}
+    assert (len(changed) == 1) == (kind is BehaviourCloning)
+    for name in changed:
+        assert floats[name].nbytes == 4 * floats[name].shape[1] * STEPS * ENVS
+        assert rows[name].nbytes < 0.27 * floats[name].nbytes
+    for turn in range(3):
+        for loss in algorithm.losses:
+            noise = None if loss.noise is None else random(STEPS * ENVS, *loss.noise.shape, seed=turn)
+            found = [
+                minibatch_gradient(loss, state, each, {"count": 6.0}, 6, 6, noise)
+                for state, each in zip(states, (rows, floats), strict=True)
+            ]
+            assert found[0][0].numpy().tobytes() == found[1][0].numpy().tobytes(), loss.name
+            assert found[0][1].keys() == found[1][1].keys()
+            for state, (gradient, _) in zip(states, found, strict=True):
+                algorithm.update(state, loss, gradient)
+    for group, params in states[0].params.items():
+        assert params.flat.detach().numpy().tobytes() == states[1].params[group].flat.detach().numpy().tobytes()
 
 
 @pytest.mark.parametrize(

@@ -160,7 +160,7 @@ def test_a_cuda_device_that_is_not_there_is_refused():
         ),
         (
             {"environment": {"id": "test/Sees-v0"}, "algorithm": {"network": "residual"}},
-            r"network = 'residual': test/Sees-v0 observes \[20, 20, 3\], images with their channels last, .*small",
+            r"network = 'residual': test/Sees-v0 observes \[20, 20, 3\], .*channels last, .*channels = 'last'",
         ),
     ],
 )
