@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from penstock.flows.display.summary import FlowResult
     from penstock.flows.observers.callbacks.callback import Callback
     from penstock.flows.support.head_start import HeadStart
+    from penstock.storage.runs.run import RunFolder
     from penstock.tasks.driver.run import ActiveRun
     from penstock.tasks.setup.config.run import RunConfig
     from penstock.tasks.setup.planning.resolve import IfExists, ResolvedRun
@@ -95,17 +96,8 @@ def run_here(
         stack.enter_context(main_module_kept_out())
         imports = stack.enter_context(contextlib.ExitStack())
         imports.enter_context(collection_paused())
-        server = None
-        if "PREFECT_API_URL" not in os.environ:
-            panel.note("starting Prefect's server, Dask workers and the rest")
-            server = stack.enter_context(PrefectServer())
-            server.direct_here()
-        else:
-            require_prefect(os.environ["PREFECT_API_URL"])
-            shown = without_password(os.environ["PREFECT_API_URL"])
-            panel.note(f"starting Dask workers and the rest; Prefect is at {shown}")
-        cluster = resolved.config.cluster
-        if resolved.policy and any(cluster.schedulers_of(role.name) == (None,) for role in resolved.policy.roles):
+        server = _prefect_server(stack, panel)
+        if _has_local_workers(resolved):
             start_fork_server()
         refresh_prefect()
         workers, cancelled = _worker_starter(resolved)
@@ -128,16 +120,39 @@ def run_here(
                 return _result_of(run_flow, resolved.config, if_exists, limited)
             except KeyboardInterrupt as stop:
                 if training := limited.training or begun.training:
-                    run = training.run
-                    # For the last line of a command.
-                    stop.stopped_run = run, config.store  # type: ignore[attr-defined]
-                    stop.add_note(
-                        f"run '{run.name}' is stopped and its last commit is intact; penstock.resume({run.name!r}, "
-                        f"store={config.store!r}) resumes from it"
-                    )
+                    _name_run(stop, training.run, config.store)
                 raise
             finally:
                 limited.returned.set()
+
+
+def _prefect_server(stack: contextlib.ExitStack, panel: Panel) -> PrefectServer | None:
+    """Begin to start an embedded server, which the stack ends; None if there is one at `PREFECT_API_URL`."""
+    if "PREFECT_API_URL" not in os.environ:
+        panel.note("starting Prefect's server, Dask workers and the rest")
+        server = stack.enter_context(PrefectServer())
+        server.direct_here()
+        return server
+    require_prefect(os.environ["PREFECT_API_URL"])
+    shown = without_password(os.environ["PREFECT_API_URL"])
+    panel.note(f"starting Dask workers and the rest; Prefect is at {shown}")
+    return None
+
+
+def _has_local_workers(resolved: ResolvedRun) -> bool:
+    """Return whether a role runs on workers of this machine, as far as the policy is known already."""
+    schedulers_of = resolved.config.cluster.schedulers_of
+    return resolved.policy is not None and any(schedulers_of(role.name) == (None,) for role in resolved.policy.roles)
+
+
+def _name_run(stop: KeyboardInterrupt, run: RunFolder, store: str) -> None:
+    """Let an interrupt say which run it has stopped, and how to resume it."""
+    # For the last line of a command.
+    stop.stopped_run = run, store  # type: ignore[attr-defined]
+    stop.add_note(
+        f"run '{run.name}' is stopped and its last commit is intact; penstock.resume({run.name!r}, "
+        f"store={store!r}) resumes from it"
+    )
 
 
 class _LimitedPanel(Panel):

@@ -75,20 +75,7 @@ def scale(
     """
     counts, assumed = _counts(actors), list(assumed)
     with_assumptions(assumed, [_part(field.name, 1.0) for field in fields(PartSeconds)])
-    if (learners is not None and learners < 1) or actors_per_node < 1 or schedulers < 1:
-        raise ConfigError(
-            f"--learners {learners}, --actors-per-node {actors_per_node}, --schedulers {schedulers}: expected whole "
-            f"numbers of 1 or more"
-        )
-    if hours is not None and not 0 < hours < math.inf:
-        raise ConfigError(f"--hours {hours:g}: expected a number above 0, as in --hours 8.6")
-    _check(config)
-    most = min(counts) * _tiles_per_actor(config)
-    if learners is not None and learners > most:
-        raise ConfigError(
-            f"--learners {learners}: --actors {min(counts)} has {most} tiles, and each learner owns at least one; "
-            f"choose fewer learners, more --actors, or smaller tiles (environment.envs_per_tile)"
-        )
+    _check_arguments(config, min(counts), learners, actors_per_node, schedulers, hours)
     on_trial()
     sizes, parts = measure_parts(tried_config(config), None)
     of_parts = {name: _part(name, value) for name, value in parts.to_json().items() if value is not None}
@@ -126,6 +113,31 @@ def scale(
         "measured": measured,
         "constants": [facts(item) for item in constants.values()],
     }
+
+
+def _check_arguments(
+    config: RunConfig,
+    fewest_actors: int,
+    learners: int | None,
+    actors_per_node: int,
+    schedulers: int,
+    hours: float | None,
+) -> None:
+    """Refuse numbers that no deployment of the configuration has; the arguments are those of `scale`."""
+    if (learners is not None and learners < 1) or actors_per_node < 1 or schedulers < 1:
+        raise ConfigError(
+            f"--learners {learners}, --actors-per-node {actors_per_node}, --schedulers {schedulers}: expected whole "
+            f"numbers of 1 or more"
+        )
+    if hours is not None and not 0 < hours < math.inf:
+        raise ConfigError(f"--hours {hours:g}: expected a number above 0, as in --hours 8.6")
+    _check(config)
+    most = fewest_actors * _tiles_per_actor(config)
+    if learners is not None and learners > most:
+        raise ConfigError(
+            f"--learners {learners}: --actors {fewest_actors} has {most} tiles, and each learner owns at least one; "
+            f"choose fewer learners, more --actors, or smaller tiles (environment.envs_per_tile)"
+        )
 
 
 def values(constants: Mapping[str, Constant]) -> dict[str, float]:

@@ -16,6 +16,7 @@ from penstock.native.pool.arguments import similar_ids, where_to_look
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from inspect import Parameter
 
     from gymnasium.envs.registration import EnvSpec
     from gymnasium.vector import VectorEnv
@@ -98,29 +99,48 @@ def gymnasium_source(
         try:
             made = gymnasium.make_vec(env_id, num_envs, vectorization_mode=mode, **arguments)
         except Exception as error:  # whatever the environment's constructor raises
-            given = {name: value for name, value in values.items() if name not in OF_MAKE_VEC}
-            hint = suggestion(keywords, given) if isinstance(error, TypeError) else ""
-            plain = isinstance(error, (gymnasium.error.Error, ImportError, OSError, TypeError, ValueError))
-            said = str(error) if plain else f"{type(error).__name__}: {error}"
-            raise ValueError(f"Gymnasium cannot make {env_id} with {values}: {said}{hint}") from error
-        found = made.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
-        if found != autoreset_mode:
-            made.close()
-            instead = (
-                "have it reset so, and its metadata say it"
-                if own_only
-                else "choose vectorization_mode='sync' or 'async'"
-            )
             raise ValueError(
-                f"the vector environment that {env_id} brings resets as {found.value}, and {autoreset_mode.value} is "
-                f"needed; {instead}"
-            )
+                f"Gymnasium cannot make {env_id} with {values}: {_reason(error, keywords, values)}"
+            ) from error
+        _require_reset(made, env_id, autoreset_mode, own_only=own_only)
         return made
 
     limit = spec.max_episode_steps if max_episode_steps is None else max_episode_steps
     return WrappedSource(
         env_id, build, None if limit == -1 else limit, spec.reward_threshold, outlives_seeds=bool(asked)
     )
+
+
+def _reason(error: Exception, keywords: Mapping[str, Parameter], values: Mapping[str, Any]) -> str:
+    """Return the text of a constructor's error, with the keyword that may have been meant."""
+    given = {name: value for name, value in values.items() if name not in OF_MAKE_VEC}
+    hint = suggestion(keywords, given) if isinstance(error, TypeError) else ""
+    plain = isinstance(error, (gymnasium.error.Error, ImportError, OSError, TypeError, ValueError))
+    said = str(error) if plain else f"{type(error).__name__}: {error}"
+    return f"{said}{hint}"
+
+
+def _require_reset(
+    made: VectorEnv[Any, Any, Any], env_id: str, autoreset_mode: AutoresetMode, *, own_only: bool
+) -> None:
+    """Close a vector environment that resets otherwise, and raise ValueError.
+
+    Args:
+        made: the vector environment.
+        env_id: its id.
+        autoreset_mode: expected of it.
+        own_only: whether no other vectoriser can make environments of that id.
+    """
+    found = made.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
+    if found != autoreset_mode:
+        made.close()
+        instead = (
+            "have it reset so, and its metadata say it" if own_only else "choose vectorization_mode='sync' or 'async'"
+        )
+        raise ValueError(
+            f"the vector environment that {env_id} brings resets as {found.value}, and {autoreset_mode.value} is "
+            f"needed; {instead}"
+        )
 
 
 def gymnasium_types(env_id: str) -> dict[str, type | None]:

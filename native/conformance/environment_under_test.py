@@ -104,11 +104,7 @@ class CheckedEnvironment:
         """Check that there is no NaN anywhere, and no infinity in rewards."""
         with self.pool() as pool:
             got = self.rollout(pool, self.actions())
-        for name, values in (("observation", got.observation), ("reward", got.reward)):
-            bad = ~np.isfinite(values)
-            if bad.any():
-                at = np.unravel_index(int(np.argmax(bad)), bad.shape)
-                raise CheckFailedError(f"the {name} of environment {at[1]} is {values[at]} at step {at[0]}")
+        require_finite(got.observation, got.reward)
         return f"rewards from {got.reward.min():g} to {got.reward.max():g}"
 
     def check_extremes(self) -> str:
@@ -274,6 +270,15 @@ class CheckedEnvironment:
                 best = min(best, (time.perf_counter_ns() - started) / steps)
                 pool.end_round()
         return best
+
+
+def require_finite(observation: NDArray[Any], reward: NDArray[Any]) -> None:
+    """Refuse a rollout's observations and rewards, `[T, B, ...]`, with NaN or infinity, and name the first."""
+    for name, values in (("observation", observation), ("reward", reward)):
+        bad = ~np.isfinite(values)
+        if bad.any():
+            at = np.unravel_index(int(np.argmax(bad)), bad.shape)
+            raise CheckFailedError(f"the {name} of environment {at[1]} is {values[at]} at step {at[0]}")
 
 
 def require_equal_parts(wanted: object, got: object, where: str) -> None:

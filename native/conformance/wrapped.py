@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.native.adapters.structured_actions import stored_action
-from penstock.native.conformance.environment_under_test import require_equal_parts
+from penstock.native.conformance.environment_under_test import require_equal_parts, require_finite
 from penstock.native.conformance.own_environment import own_environment
 from penstock.native.conformance.report import CheckFailedError, SkippedError
 from penstock.native.registry.registry import make
@@ -223,11 +223,7 @@ class CheckedWrapped:
     def check_finite(self) -> str:
         """Check that there is no NaN and no infinity anywhere."""
         got = self.seeded()
-        for name, values in (("observation", got.observation), ("reward", got.reward)):
-            bad = ~np.isfinite(values)
-            if bad.any():
-                at = np.unravel_index(int(np.argmax(bad)), bad.shape)
-                raise CheckFailedError(f"the {name} of environment {at[1]} is {values[at]} at step {at[0]}")
+        require_finite(got.observation, got.reward)
         final = got.end.bootstrap_observation
         bad = ~np.isfinite(final)
         if bad.any():

@@ -90,6 +90,23 @@ def reset_mask(options: MutableMapping[str, Any] | None, num_envs: int) -> NDArr
     return checked_mask(options.pop("reset_mask"), num_envs)
 
 
+def masked_reset(
+    seed: int | Sequence[int | None] | None, options: Mapping[str, Any] | None, num_envs: int, *, has_begun: bool
+) -> tuple[NDArray[np.bool_], list[int | None]]:
+    """Return the mask of environments to reset, and a seed or None for each, of arguments that a pool has checked.
+
+    Raises:
+        ValueError: The first reset, before which nothing `has_begun`, is not one of all.
+    """
+    mask = (options or {}).get("reset_mask")
+    chosen = np.ones(num_envs, dtype=np.bool_) if mask is None else np.asarray(mask, dtype=np.bool_)
+    if not has_begun and not chosen.all():
+        raise ValueError("reset_mask: expected a reset of all environments first")
+    if seed is None or isinstance(seed, int):
+        return chosen, [None if seed is None else seed + env for env in range(num_envs)]
+    return chosen, list(seed)
+
+
 def checked_mask(mask: object, num_envs: int) -> NDArray[np.bool_]:
     """Return a copy of a mask of environments to reset.
 

@@ -131,14 +131,7 @@ def make(
             deterministic=deterministic,
             **config,
         )
-    if deterministic or (batch_size is not None and not id.startswith(ATARI)):
-        option, others = ("deterministic", "") if deterministic else ("batch_size", " and Atari games")
-        raise ValueError(f"{option} is for environments that this package steps{others}, not for {id!r}; leave it out")
-    if thread_affinity:
-        raise ValueError(
-            f"thread_affinity places the threads of this package, which do not step {id!r}; leave it out (ale-py has "
-            f"thread_affinity_offset for its own)"
-        )
+    _refuse_own_options(id, thread_affinity=thread_affinity, batch_size=batch_size, deterministic=deterministic)
     num_envs, num_threads, max_episode_steps = _counts(num_envs, num_threads, max_episode_steps)
     mode = _autoreset_mode(autoreset_mode)
     if render_mode is not None:
@@ -175,6 +168,22 @@ def _seen_as_pixels(
     return pixels_source(
         environment_id, view, lambda mode: make_native(environment_id, num_envs, autoreset_mode=mode, **options)
     )
+
+
+def _refuse_own_options(
+    environment_id: str, *, thread_affinity: bool, batch_size: int | None, deterministic: bool
+) -> None:
+    """Refuse options of the pools that this package steps itself; raises ValueError."""
+    if deterministic or (batch_size is not None and not environment_id.startswith(ATARI)):
+        option, others = ("deterministic", "") if deterministic else ("batch_size", " and Atari games")
+        raise ValueError(
+            f"{option} is for environments that this package steps{others}, not for {environment_id!r}; leave it out"
+        )
+    if thread_affinity:
+        raise ValueError(
+            f"thread_affinity places the threads of this package, which do not step {environment_id!r}; leave it out "
+            f"(ale-py has thread_affinity_offset for its own)"
+        )
 
 
 def _check_encoding(id: str, *, one_array: bool, structured: bool, action_mask: str | None) -> None:  # noqa: A002

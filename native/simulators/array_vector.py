@@ -10,6 +10,8 @@ from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from penstock.native.pool.arguments import masked_reset
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -88,14 +90,7 @@ class ArrayVector(VectorEnv[Any, Any, Any]):
             ValueError: `reset_mask` chooses some before all were reset.
         """
         own = self._own
-        mask = (options or {}).get("reset_mask")
-        chosen = np.ones(self.num_envs, dtype=np.bool_) if mask is None else np.asarray(mask, dtype=np.bool_)
-        if self.state is None and not chosen.all():
-            raise ValueError("reset_mask: expected a reset of all environments first")
-        if seed is None or isinstance(seed, int):
-            seeds: list[int | None] = [None if seed is None else seed + env for env in range(self.num_envs)]
-        else:
-            seeds = list(seed)
+        chosen, seeds = masked_reset(seed, options, self.num_envs, has_begun=self.state is not None)
         for env in np.flatnonzero(chosen).tolist():
             given = secrets.randbits(64) if seeds[env] is None and self.state is None else seeds[env]
             if given is None:

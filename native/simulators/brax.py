@@ -40,11 +40,7 @@ def brax_source(
     Raises:
         ValueError: Brax is not installed, or no such environment, setting or backend.
     """
-    if num_threads != 1:
-        raise ValueError(f"{env_id} is stepped by JAX, which chooses its threads: leave num_threads at 1")
-    if settings.get("render_mode") is not None:
-        raise ValueError(f"{env_id} can't be drawn here: leave render_mode out")
-    given = {name: value for name, value in settings.items() if name != "render_mode"}
+    given = jax_settings(env_id, num_threads, settings)
     constructor = _constructor(env_id)
     offered = brax_types(env_id)
     refuse_unknown(env_id, sorted(given.keys() - offered.keys()), list(offered))
@@ -72,6 +68,15 @@ def brax_types(env_id: str) -> dict[str, type | None]:
     named = {one.name: one.default for one in found if one.kind in {one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY}}
     plain = (bool, int, float, str)
     return {name: type(value) if type(value) in plain else None for name, value in named.items()} | {"backend": str}
+
+
+def jax_settings(env_id: str, num_threads: int, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of an environment on JAX; raises ValueError if it is to have threads or to be drawn."""
+    if num_threads != 1:
+        raise ValueError(f"{env_id} is stepped by JAX, which chooses its threads: leave num_threads at 1")
+    if settings.get("render_mode") is not None:
+        raise ValueError(f"{env_id} can't be drawn here: leave render_mode out")
+    return {name: value for name, value in settings.items() if name != "render_mode"}
 
 
 def jax_source(

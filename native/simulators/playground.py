@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium.spaces import Box
 
 from penstock.native.pool.arguments import refuse_unknown
-from penstock.native.simulators.brax import jax_source
+from penstock.native.simulators.brax import jax_settings, jax_source
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,11 +36,7 @@ def playground_source(
     Raises:
         ValueError: Playground is not installed, or no such task, setting or value.
     """
-    if num_threads != 1:
-        raise ValueError(f"{env_id} is stepped by JAX, which chooses its threads: leave num_threads at 1")
-    if settings.get("render_mode") is not None:
-        raise ValueError(f"{env_id} can't be drawn here: leave render_mode out")
-    given = {name: value for name, value in settings.items() if name != "render_mode"}
+    given = jax_settings(env_id, num_threads, settings)
     suite, name = _suite(env_id)
     config = suite.get_default_config(name)
     offered = _offered(config)

@@ -53,25 +53,7 @@ def socket_source(
     """
     if num_threads != 1:
         raise ValueError(f"{env_id} is stepped by its server, which chooses its threads: leave num_threads at 1")
-    values = dict(settings)
-    if values.pop("render_mode", None) is not None:
-        raise ValueError(f"{env_id} is behind a socket and can't be drawn here: leave render_mode out")
-    given = os.environ.get(ADDRESS_VARIABLE) or values.pop("address", None)
-    values.pop("address", None)
-    addresses = _addresses(env_id, given)
-    request = Request(
-        name=env_id.removeprefix(PREFIX),
-        num_envs=num_envs,
-        max_episode_steps=max_episode_steps,
-        addresses=addresses,
-        reply_seconds=_seconds("reply_seconds", values.pop("reply_seconds", None), REPLY_SECONDS),
-        reconnect_seconds=_seconds("reconnect_seconds", values.pop("reconnect_seconds", None), RECONNECT_SECONDS),
-        trust=_trust(values.pop("tls_certificate", None), addresses),
-        settings=values,
-        masks=encoding.action_mask == "info",
-    )
-    if num_envs > wire.MAX_ENVS:
-        raise ValueError(f"num_envs is {num_envs}, and a connection has at most {wire.MAX_ENVS}; choose fewer")
+    request = _request(env_id, num_envs, max_episode_steps, settings, encoding)
 
     def connected() -> Any:
         try:
@@ -104,6 +86,32 @@ def socket_source(
         return SocketVector(request, ready.pop() if ready else connected(), mode, encoding)
 
     return WrappedSource(env_id, build, agreed.max_episode_steps, agreed.reward_threshold)
+
+
+def _request(
+    env_id: str, num_envs: int, max_episode_steps: int | None, settings: Mapping[str, Any], encoding: Encoding
+) -> Request:
+    """Take the connection's settings from the environment's, which go to the server; raises ValueError."""
+    values = dict(settings)
+    if values.pop("render_mode", None) is not None:
+        raise ValueError(f"{env_id} is behind a socket and can't be drawn here: leave render_mode out")
+    given = os.environ.get(ADDRESS_VARIABLE) or values.pop("address", None)
+    values.pop("address", None)
+    addresses = _addresses(env_id, given)
+    request = Request(
+        name=env_id.removeprefix(PREFIX),
+        num_envs=num_envs,
+        max_episode_steps=max_episode_steps,
+        addresses=addresses,
+        reply_seconds=_seconds("reply_seconds", values.pop("reply_seconds", None), REPLY_SECONDS),
+        reconnect_seconds=_seconds("reconnect_seconds", values.pop("reconnect_seconds", None), RECONNECT_SECONDS),
+        trust=_trust(values.pop("tls_certificate", None), addresses),
+        settings=values,
+        masks=encoding.action_mask == "info",
+    )
+    if num_envs > wire.MAX_ENVS:
+        raise ValueError(f"num_envs is {num_envs}, and a connection has at most {wire.MAX_ENVS}; choose fewer")
+    return request
 
 
 def _addresses(env_id: str, given: Any) -> tuple[str, ...]:

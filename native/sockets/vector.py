@@ -17,6 +17,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from penstock.native.adapters.one_array import PLAIN, Encoding
+from penstock.native.pool.arguments import masked_reset
 from penstock.native.sockets import wire
 from penstock.native.sockets.client import RefusedError, connect
 from penstock.native.sockets.observing import Observing
@@ -84,14 +85,7 @@ class SocketVector(VectorEnv[Any, Any, Any]):
         Raises:
             RuntimeError: The server is lost, or fails.
         """
-        mask = (options or {}).get("reset_mask")
-        chosen = np.ones(self.num_envs, dtype=np.bool_) if mask is None else np.asarray(mask, dtype=np.bool_)
-        if not self._begun and not chosen.all():
-            raise ValueError("reset_mask: expected a reset of all environments first")
-        if seed is None or isinstance(seed, int):
-            seeds: list[int | None] = [None if seed is None else seed + env for env in range(self.num_envs)]
-        else:
-            seeds = list(seed)
+        chosen, seeds = masked_reset(seed, options, self.num_envs, has_begun=self._begun)
         for env in np.flatnonzero(chosen).tolist():
             given = seeds[env]
             if given is not None:

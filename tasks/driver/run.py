@@ -168,33 +168,39 @@ def drive_run(resolved: ResolvedRun, on_event: Callable[[MemberEvent], None]) ->
                 clusters=clusters,
                 lease=lease,
                 genesis=genesis,
-                template=Assignment(
-                    store=resolved.root.url,
-                    run=run.name,
-                    description=resolved.description,
-                    stage=0,
-                    attempt=0,
-                    generation=lease.generation,
-                    gang="",
-                    role="",
-                    replica=0,
-                    replicas=0,
-                    task_run="",
-                    cache_folder=config.cluster.cache_folder or "",
-                    cache_limit_bytes=config.cluster.cache_limit_bytes,
-                    read_budget_bytes=config.cluster.read_budget_bytes,
-                    window_budget_bytes=config.cluster.window_budget_bytes,
-                    upload_threads=config.cluster.upload_threads,
-                    upload_budget_bytes=config.cluster.upload_budget_bytes,
-                    device=config.distribution.device,
-                    gang_seconds=config.cluster.gang_seconds,
-                    custom_files=custom_files(config),
-                ),
+                template=_template(resolved, config, lease.generation),
                 on_event=on_event,
             )
             yield ActiveRun(config, run, driver, newest, is_extended, choice.why if choice else None)
     finally:
         lease.release()
+
+
+def _template(resolved: ResolvedRun, config: RunConfig, generation: int) -> Assignment:
+    """Return the part that the assignments of all members share, in every stage of this drive."""
+    cluster = config.cluster
+    return Assignment(
+        store=resolved.root.url,
+        run=resolved.run.name,
+        description=resolved.description,
+        stage=0,
+        attempt=0,
+        generation=generation,
+        gang="",
+        role="",
+        replica=0,
+        replicas=0,
+        task_run="",
+        cache_folder=cluster.cache_folder or "",
+        cache_limit_bytes=cluster.cache_limit_bytes,
+        read_budget_bytes=cluster.read_budget_bytes,
+        window_budget_bytes=cluster.window_budget_bytes,
+        upload_threads=cluster.upload_threads,
+        upload_budget_bytes=cluster.upload_budget_bytes,
+        device=config.distribution.device,
+        gang_seconds=cluster.gang_seconds,
+        custom_files=custom_files(config),
+    )
 
 
 def resolve_auto_policy(resolved: ResolvedRun) -> tuple[ResolvedRun, Choice | None]:

@@ -69,6 +69,21 @@ class GatheredGang:
 
 
 @dataclass(frozen=True, slots=True)
+class EndedGang:
+    """A gang whose members have all ended their stage."""
+
+    gathered: GatheredGang
+    members: list[MemberResult]
+    """In the order of the roles, and of the members in each."""
+    results: GangResults
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """Return the digest of the algorithm's source that each member had."""
+        return {one.member: one.source for one in self.members}
+
+
+@dataclass(frozen=True, slots=True)
 class StageDriver:
     """Runs stages of one run on its clusters, one after the other."""
 
@@ -127,7 +142,32 @@ class StageDriver:
                 lambda gang, role: _submit(stage, gang, role),
                 was_large_enough=was_large_enough,
             )
-        gang, started = gathered.gang, gathered.started
+        ended = self._await_members(stage, gathered)
+        learned = merge_learned(stage, ended.results, owners=self.policy.reduce == "agents")
+        check_sources(stage, ended.sources)
+        check_agreement(stage, learned.shards, ended.results.act, whole=self.config.requires_full_round)
+        self.lease.check()
+        worked_seconds = time.perf_counter() - gathered.started
+        evaluation = self._evaluate(stage, attempt, learned, gathered.gang.allocation)
+        evaluated_seconds = time.perf_counter() - gathered.started
+        commit = stage_commit(
+            self.config.schedule,
+            stage,
+            commit_ref(before).digest if before else self.genesis,
+            before,
+            learned,
+            ended.results.act,
+            evaluation,
+            self._returns.until(before),
+            self._league_after(stage, before, learned),
+        )
+        self.lease.check()  # an evaluation may take longer than the ttl
+        self.run.log.append(commit)
+        return commit, self._timings(stage, attempt, ended, learned, worked_seconds, evaluated_seconds)
+
+    def _await_members(self, stage: int, gathered: GatheredGang) -> EndedGang:
+        """Wait until all members have ended, and close their gang; raises the error of a member that failed."""
+        gang = gathered.gang
         with self._leaving_on_error(stage, gang):
             results = [future.result(raise_on_failure=False) for future in gathered.running]
             if gang.error is not None:
@@ -137,56 +177,46 @@ class StageDriver:
                     raise failed
         gang.close()
         self._ended.add(self.clusters, gang.template.topic)  # not after an error, which may be that of a lost cluster
-        merged = by_component(result for role in results for result in role)
-        sources = {result.member: result.source for role in results for result in role}
-        learned, acted = merge_learned(stage, merged, owners=self.policy.reduce == "agents"), merged.act
-        check_sources(stage, sources)
-        check_agreement(stage, learned.shards, acted, whole=self.config.requires_full_round)
-        self.lease.check()
-        worked_seconds = time.perf_counter() - started
-        evaluation = self._evaluate(stage, attempt, learned, gang.allocation)
-        evaluated_seconds = time.perf_counter() - started
-        parent = commit_ref(before).digest if before else self.genesis
-        commit = stage_commit(
-            self.config.schedule,
-            stage,
-            parent,
-            before,
-            learned,
-            acted,
-            evaluation,
-            self._returns.until(before),
-            self._league_after(stage, before, learned),
-        )
-        self.lease.check()  # an evaluation may take longer than the ttl
-        self.run.log.append(commit)
-        missed, late = self._missed(learned, acted)
-        timings = StageTimings(
+        members = [member for role in results for member in role]
+        return EndedGang(gathered, members, by_component(members))
+
+    def _timings(
+        self,
+        stage: int,
+        attempt: int,
+        ended: EndedGang,
+        learned: Learned,
+        worked_seconds: float,
+        evaluated_seconds: float,
+    ) -> StageTimings:
+        """Return the timings of a stage that has just been committed; both seconds count from its start."""
+        gathered, results, sources = ended.gathered, ended.results, ended.sources
+        placed = gathered.gang.members
+        missed, late = self._missed(learned, results.act)
+        return StageTimings(
             stage=stage,
             attempt=attempt,
             started_at=gathered.started_at,
-            stage_seconds=time.perf_counter() - started,
+            stage_seconds=time.perf_counter() - gathered.started,
             admission_seconds=gathered.admitted_seconds,
             gather_seconds=gathered.gathered_seconds - gathered.admitted_seconds,
             roles_seconds=worked_seconds - gathered.gathered_seconds,
-            prefect_seconds=_waited_for_prefect(gathered, merged),
+            prefect_seconds=_waited_for_prefect(gathered, results),
             evaluate_seconds=evaluated_seconds - worked_seconds,
-            act=tuple(one.times for one in acted),
-            learn=tuple(one.times for one in merged.learn),
-            env=tuple(one.times for one in merged.env) or None,
-            server=tuple(one.times for one in merged.server) or None,
+            act=tuple(one.times for one in results.act),
+            learn=tuple(one.times for one in results.learn),
+            env=tuple(one.times for one in results.env) or None,
+            server=tuple(one.times for one in results.server) or None,
             processes=usage_by_process(
-                ((gang.members[one.member].host, gang.members[one.member].pid), one.usage)
-                for role in results
-                for one in role
+                ((placed[one.member].host, placed[one.member].pid), one.usage)
+                for one in ended.members
                 if one.usage is not None
             ),
-            members={name: _place(member, sources[name]) for name, member in gang.members.items()},
-            edges=sum_edges(merged),
+            members={name: _place(member, sources[name]) for name, member in placed.items()},
+            edges=sum_edges(results),
             missed_shards=missed,
             late_shards=late,
         )
-        return commit, timings
 
     @property
     def ahead_since(self) -> float | None:

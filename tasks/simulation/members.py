@@ -14,7 +14,7 @@ from penstock.storage.runs.timings import ActTimes, LearnTimes
 from penstock.tasks.data.snapshots.exchange import SnapshotPublisher, SnapshotReader
 from penstock.tasks.roles.acting.resuming import find_starts
 from penstock.tasks.roles.acting.round_storage import RoundStorage
-from penstock.tasks.roles.acting.stragglers import LateTiles
+from penstock.tasks.roles.acting.stragglers import LateTiles, due_rounds
 from penstock.tasks.roles.learning.round_choice import RoundChoices
 from penstock.tasks.roles.learning.shard_finder import ShardFinder
 from penstock.tasks.runtime.results import ActResult, LearnResult, MemberResult, Published
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from penstock.storage.refs import ShardRef, SnapshotRef
     from penstock.storage.runs.commit_schema import Commit
-    from penstock.tasks.roles.acting.tile import TileActor
     from penstock.tasks.runtime.assignment import Assignment
     from penstock.tasks.runtime.mailbox import Mailbox
     from penstock.tasks.runtime.membership import Membership
@@ -141,13 +140,7 @@ def _act(world: World, assignment: Assignment, context: RunContext, membership: 
     if not context.config.requires_full_round:
         late = LateTiles(assignment, context, membership, snapshots, found.shards)
     try:
-        for round_ in rounds:
-            membership.check()
-            if late is not None:
-                late.leave_out(cast("list[TileActor]", actors), round_)
-            due = [actor for actor in actors if actor.next_round == round_]
-            if not due:
-                continue
+        for round_, due in due_rounds(rounds, actors, late, membership.check):
             ref, content, _ = snapshots.find(context.acting_version(round_))
             check_once(content, ref, context.run.store.url)
             params = payloads.params_of(content)

@@ -58,20 +58,34 @@ def write_episodes(
     steps = int(lengths.sum())
     arrays = allocate(columns, steps, 1)
     for rows in episodes:
-        own = {name: _spec(name, rows[name]) for name in rows if name != LAST}
-        if own.keys() != columns.keys():
-            raise ConfigError(
-                f"the dataset's episodes have different columns: {sorted(own)}, expected {sorted(columns)}"
-            )
-        if other := [name for name, spec in own.items() if spec != columns[name]]:
-            kinds = [f"{spec.dtype} {list(spec.shape)}" for spec in (own[other[0]], columns[other[0]])]
-            raise ConfigError(
-                f"the dataset's episodes have different columns: '{other[0]}' is {kinds[0]} in one and {kinds[1]} in "
-                f"the first"
-            )
+        _require_columns(rows, columns)
     for name in names:
         np.concatenate([rows[name] for rows in episodes], out=arrays[name][:, 0])
     ends = np.cumsum(lengths) - 1
+    _check_episodes(arrays, ends, lengths)
+    versions, index = arrays["policy_version"], _index_of(arrays, ends, lengths, returns)
+    info = ShardInfo(0, 0, round_, 0, steps, 1, int(versions.min()), int(versions.max()), environment, {}, index)
+    shard = encode_shard(ShardColumns(columns, arrays), ends, np.concatenate([rows[LAST] for rows in episodes]), info)
+    name = shard_name(0, 0, round_, 0, shard.digest)
+    run.store.write(name, shard.parts)
+    return ShardRef(name, shard.digest, shard.nbytes, round_, 0, steps)
+
+
+def _require_columns(rows: Mapping[str, NDArray[Any]], columns: Mapping[str, Spec]) -> None:
+    """Refuse an episode whose columns are not those of the first one."""
+    own = {name: _spec(name, rows[name]) for name in rows if name != LAST}
+    if own.keys() != columns.keys():
+        raise ConfigError(f"the dataset's episodes have different columns: {sorted(own)}, expected {sorted(columns)}")
+    if other := [name for name, spec in own.items() if spec != columns[name]]:
+        kinds = [f"{spec.dtype} {list(spec.shape)}" for spec in (own[other[0]], columns[other[0]])]
+        raise ConfigError(
+            f"the dataset's episodes have different columns: '{other[0]}' is {kinds[0]} in one and {kinds[1]} in "
+            f"the first"
+        )
+
+
+def _check_episodes(arrays: Mapping[str, NDArray[Any]], ends: NDArray[np.int64], lengths: NDArray[np.int64]) -> None:
+    """Refuse episodes that do not end at their last row alone, and rewards that are not finite."""
     flags = (arrays["terminated"] | arrays["truncated"])[:, 0] != 0
     if not flags[ends].all():
         raise ConfigError("an episode of the dataset neither terminates nor is truncated; Minari requires one of them")
@@ -88,11 +102,20 @@ def write_episodes(
             f"episode {ids[wrong.argmax()]} of the dataset has the reward {arrays['reward'][wrong.argmax(), 0]}, "
             f"expected finite numbers: leave it out, or correct it"
         )
+
+
+def _index_of(
+    arrays: Mapping[str, NDArray[Any]],
+    ends: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    returns: Sequence[float] | None,
+) -> Episodes:
+    """Return the index of episodes by their last rows; their returns are the sums of rewards where none are given."""
     starts = ends + 1 - lengths
     versions, rewards = arrays["policy_version"][:, 0], arrays["reward"][:, 0]
     if returns is None:
         returns = [math.fsum(rewards[start : end + 1].tolist()) for start, end in zip(starts, ends, strict=True)]
-    index = Episodes.from_flags(
+    return Episodes.from_flags(
         row=ends,
         env_id=arrays["env_id"][ends, 0].astype(np.int64),
         episode_id=arrays["episode_id"][ends, 0].astype(np.int64),
@@ -103,11 +126,6 @@ def write_episodes(
         first_policy_version=versions[starts].astype(np.int64),
         last_policy_version=versions[ends].astype(np.int64),
     )
-    info = ShardInfo(0, 0, round_, 0, steps, 1, int(versions.min()), int(versions.max()), environment, {}, index)
-    shard = encode_shard(ShardColumns(columns, arrays), ends, np.concatenate([rows[LAST] for rows in episodes]), info)
-    name = shard_name(0, 0, round_, 0, shard.digest)
-    run.store.write(name, shard.parts)
-    return ShardRef(name, shard.digest, shard.nbytes, round_, 0, steps)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ A restarted act task resumes after the stored rounds; what it writes again has t
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,7 +17,7 @@ from penstock.tasks.data.snapshots.exchange import SnapshotReader
 from penstock.tasks.data.snapshots.opponents import make_acting_pool
 from penstock.tasks.roles.acting.resuming import find_starts
 from penstock.tasks.roles.acting.shard_writer import RoundWriter
-from penstock.tasks.roles.acting.stragglers import LateTiles
+from penstock.tasks.roles.acting.stragglers import LateTiles, due_rounds
 from penstock.tasks.roles.acting.tile import TileActor, act_together
 from penstock.tasks.roles.acting.torch_tile import DeviceParams, TorchTileActor
 from penstock.tasks.roles.stepping.remote_pool import RemotePool
@@ -26,7 +27,7 @@ from penstock.tasks.runtime.results import ActResult
 from penstock.tasks.setup.distribution.dataflow import crosses, tiles_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from penstock.storage.refs import StateRef
     from penstock.storage.runs.commit_schema import Commit
@@ -37,6 +38,18 @@ if TYPE_CHECKING:
     from penstock.tasks.runtime.assignment import Assignment
     from penstock.tasks.runtime.membership import Membership
     from penstock.tasks.runtime.run_context import RunContext
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Counts an act task's work in a stage."""
+
+    spans: Spans
+    env_steps: int = 0
+    act_seconds: float = 0.0
+    wait_seconds: float = 0.0
+    first_step_at: float = 0.0
+    """Unix time; 0 before the first step."""
 
 
 def act(
@@ -62,8 +75,7 @@ def act(
     torch.set_num_threads(1)
     device = prepare_device(assignment.device, 1) if context.policy.pools == "torch" else None
     on_device = DeviceParams(device) if device else None
-    stage = assignment.stage
-    rounds = context.rounds_of(stage)
+    rounds = context.rounds_of(assignment.stage)
     tiles = tiles_of(assignment.replica, assignment.replicas, context.config.environment.tiles)
     actors, found = _resume_all(assignment, context, tiles, served, device, membership.check)
     resumed = {tile: actor.next_round for tile, actor in actors.items() if actor.next_round > rounds.start}
@@ -83,30 +95,10 @@ def act(
     if not context.config.requires_full_round:
         late = LateTiles(assignment, context, membership, snapshots, found.shards)
     del found  # it names the stored objects of all tiles
-    act_seconds = wait_seconds = 0.0
-    env_steps = 0
-    first_step_at = 0.0
-    spans = Spans(assignment.replica)
+    tally = _Tally(Spans(assignment.replica))
     try:
-        for round_ in rounds:
-            membership.check()
-            if late is not None:
-                late.leave_out(actors.values(), round_)
-            due = [actor for actor in actors.values() if actor.next_round == round_]
-            if not due:
-                continue
-            version = context.acting_version(round_)
-            params, waited = snapshots.get(version)
-            wait_seconds += waited
-            spans.add("wait", waited)
-            params = on_device.load(params) if on_device else params
-            started = time.perf_counter()
-            first_step_at = first_step_at or time.time()
-            act_together(due, version, params, writer.buffers, writer.submit)
-            env_steps += sum(actor.round_steps for actor in due)
-            acted = time.perf_counter() - started
-            spans.add("act", acted)
-            act_seconds += acted
+        for round_, due in due_rounds(rounds, actors.values(), late, membership.check):
+            _act_round(due, context.acting_version(round_), snapshots, on_device, writer, tally)
         written = writer.finish()
     finally:
         snapshots.close()
@@ -119,21 +111,43 @@ def act(
         rounds[-1],
         tiles[0],
         tiles[-1],
-        env_steps,
-        act_seconds,
-        wait_seconds,
+        tally.env_steps,
+        tally.act_seconds,
+        tally.wait_seconds,
     )
     times = ActTimes(
         member=assignment.member,
-        env_steps=env_steps,
-        act_seconds=act_seconds,
-        wait_seconds=wait_seconds,
-        first_step_at=first_step_at,
-        spans=spans.spans(),
+        env_steps=tally.env_steps,
+        act_seconds=tally.act_seconds,
+        wait_seconds=tally.wait_seconds,
+        first_step_at=tally.first_step_at,
+        spans=tally.spans.spans(),
         cache=CacheCounts(**snapshots.tally.to_json()),
         edges=_edges(actors.values(), writer, context),
     )
     return ActResult(tuple(written[tile] for tile in tiles), writer.shard_digests(), times)
+
+
+def _act_round(
+    due: Sequence[TileActor],
+    version: int,
+    snapshots: SnapshotReader,
+    on_device: DeviceParams | None,
+    writer: RoundWriter,
+    tally: _Tally,
+) -> None:
+    """Wait for a version of the parameters, and let actors act their next round with it."""
+    params, waited = snapshots.get(version)
+    tally.wait_seconds += waited
+    tally.spans.add("wait", waited)
+    params = on_device.load(params) if on_device else params
+    started = time.perf_counter()
+    tally.first_step_at = tally.first_step_at or time.time()
+    act_together(due, version, params, writer.buffers, writer.submit)
+    tally.env_steps += sum(actor.round_steps for actor in due)
+    acted = time.perf_counter() - started
+    tally.spans.add("act", acted)
+    tally.act_seconds += acted
 
 
 def _edges(actors: Iterable[TileActor], writer: RoundWriter, context: RunContext) -> dict[str, EdgeCount]:

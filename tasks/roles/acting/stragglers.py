@@ -10,16 +10,15 @@ that gives it the most time, and its rows are no older than `schedule.lag` allow
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from penstock.storage.runs.round_choices import stored_choices
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from penstock.storage.refs import ShardRef
     from penstock.tasks.data.snapshots.exchange import SnapshotReader
-    from penstock.tasks.roles.acting.tile import TileActor
     from penstock.tasks.runtime.assignment import Assignment
     from penstock.tasks.runtime.membership import Membership
     from penstock.tasks.runtime.run_context import RunContext
@@ -27,6 +26,35 @@ if TYPE_CHECKING:
 
 CHOSEN = "chosen"
 """Notification key of the newest chosen round."""
+
+
+class ActsRounds(Protocol):
+    """An actor of one tile, real or simulated."""
+
+    tile: int
+    next_round: int
+
+
+ActorT = TypeVar("ActorT", bound=ActsRounds)
+
+
+def due_rounds(
+    rounds: range, actors: Collection[ActorT], late: LateTiles | None, check: Callable[[], None]
+) -> Iterator[tuple[int, list[ActorT]]]:
+    """Yield each round that is to be acted, with the actors whose next round it is.
+
+    Args:
+        rounds: of the stage; those that no actor has next, such as stored ones, are left out.
+        actors: of the act task.
+        late: decides which round late tiles act next; None with quorum 1.
+        check: called before each round, and raises if the member must leave.
+    """
+    for round_ in rounds:
+        check()
+        if late is not None:
+            late.leave_out(actors, round_)
+        if due := [actor for actor in actors if actor.next_round == round_]:
+            yield round_, due
 
 
 class LateTiles:
@@ -59,7 +87,7 @@ class LateTiles:
         for round_, tile in shards:
             self._stored.setdefault(tile, set()).add(round_)
 
-    def leave_out(self, actors: Iterable[TileActor], round_: int) -> None:
+    def leave_out(self, actors: Iterable[ActsRounds], round_: int) -> None:
         """Let actors whose next round is `round_` skip to a later one, if it would not be learned from."""
         for actor in actors:
             if actor.next_round == round_:

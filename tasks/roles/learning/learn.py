@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from penstock.tasks.runtime.membership import Membership
     from penstock.tasks.runtime.process_group import Rendezvous
     from penstock.tasks.runtime.run_context import RunContext
+    from penstock.tasks.specs import State
 
 
 _REPORT_SECONDS = 0.1
@@ -139,8 +140,21 @@ def learn(
     if publisher:
         publisher.keep(state)
         publisher.count(reduction.edges)
-    pipeline = feed.tally()
-    membership.log.info(
+    return _result(stage, feed, reduction, state, tally, learn_seconds, spans)
+
+
+def _result(
+    stage: Stage,
+    feed: Feed,
+    reduction: Reduction,
+    state: State,
+    tally: StageTally,
+    learn_seconds: float,
+    spans: Spans,
+) -> LearnResult:
+    """Return the result of a stage whose rounds have been learned, up to `state`, and log it."""
+    rounds, pipeline = stage.context.rounds_of(stage.assignment.stage), feed.tally()
+    stage.membership.log.info(
         "learned rounds=%d..%d env_steps=%d update_rows=%d learn_seconds=%.3f wait_seconds=%.3f queue_depth=%.1f "
         "read_bytes=%d retries=%d hedges=%d device=%s",
         rounds[0],

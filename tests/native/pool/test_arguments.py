@@ -1,8 +1,9 @@
-"""Arguments of pools: seeds that a library's generator cannot hold."""
+"""Arguments of pools: seeds that a library's generator cannot hold, and resets of some environments."""
 
+import numpy as np
 import pytest
 
-from penstock.native.pool.arguments import folded_seed, one_each
+from penstock.native.pool.arguments import folded_seed, masked_reset, one_each
 
 
 @pytest.mark.parametrize("bits", [31, 32])
@@ -29,3 +30,17 @@ def test_integers_that_a_float_does_not_have_are_refused(value: object):
     with pytest.raises(ValueError, match=r"max_steps must be"):
         one_each("max_steps", value, 100, 2)
     assert one_each("max_steps", 2**53, 100, 2).tolist() == [2**53] * 2
+
+
+def test_a_reset_of_some_needs_one_of_all_before():
+    """Environments that are not chosen have a state to keep; a seed counts up over all environments, chosen or not."""
+    some = {"reset_mask": np.array([True, False, True])}
+    with pytest.raises(ValueError, match="expected a reset of all environments first"):
+        masked_reset(5, some, 3, has_begun=False)
+    chosen, seeds = masked_reset(5, some, 3, has_begun=True)
+    assert chosen.tolist() == [True, False, True]
+    assert seeds == [5, 6, 7]
+    chosen, seeds = masked_reset([1, None, 3], None, 3, has_begun=False)
+    assert chosen.all()
+    assert seeds == [1, None, 3]
+    assert masked_reset(None, {}, 2, has_begun=False)[1] == [None, None]

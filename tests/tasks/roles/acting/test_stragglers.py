@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +12,7 @@ from penstock.storage.shards.whole_episodes import whole_episodes
 from penstock.tasks.data.replay.plan import _good_segments
 from penstock.tasks.roles.acting.act import _resume_all
 from penstock.tasks.roles.acting.shard_writer import RoundWriter
+from penstock.tasks.roles.acting.stragglers import due_rounds
 from penstock.tasks.roles.acting.tile import RoundBuffers, TileActor
 from penstock.tasks.runtime.stored_objects import stored_shards
 from penstock.tasks.setup.planning.dry_run import NullMembership
@@ -107,3 +108,20 @@ def test_waiting_for_all_changes_no_state(make_context):
     acted = actor.act_round(0, context.algorithm.init(3).params, RoundBuffers(context, 0))
     assert "first_policy_version" not in acted.state
     assert acted.follows_round is None
+
+
+@dataclass
+class Actor:
+    tile: int
+    next_round: int
+
+
+def test_a_round_is_acted_by_those_who_have_it_next():
+    """A round that nobody has next is left out, and the member is told to leave before such a round, too."""
+    actors, checks, acted = [Actor(0, 5), Actor(1, 7)], [], []
+    for round_, due in due_rounds(range(4, 8), actors, None, lambda: checks.append(len(acted))):
+        acted.append((round_, [actor.tile for actor in due]))
+        for actor in due:
+            actor.next_round += 1
+    assert acted == [(5, [0]), (6, [0]), (7, [0, 1])]
+    assert checks == [0, 0, 1, 2]
