@@ -22,7 +22,7 @@ from penstock.tasks.model.algorithms.contract import Loss
 from penstock.tasks.model.algorithms.sac import CRITICS, VectorAlgorithm
 from penstock.tasks.model.nn.layers import part
 from penstock.tasks.model.nn.optimizers import init_adam, step_adam
-from penstock.tasks.model.nn.squashed import bounded, jittered, smaller, within_bounds
+from penstock.tasks.model.nn.squashed import bounded, jittered, smaller
 from penstock.tasks.model.nn.surrogate import value_error
 from penstock.tasks.specs import NoiseSpec, ParameterGroup, State
 
@@ -51,7 +51,7 @@ class TD3(VectorAlgorithm):
     def losses(self) -> tuple[Loss, ...]:
         """Critics, with noise for the target policy's actions, then the actor against the updated first critic."""
         return (
-            Loss("critic", "critic", self._critic_loss, NoiseSpec("normal", (self._numbers,))),
+            Loss("critic", "critic", self._critic_loss, self._loss_noise),
             Loss("actor", "actor", self._actor_loss),
         )
 
@@ -76,10 +76,10 @@ class TD3(VectorAlgorithm):
         self, params: Params, carry: Tensor | None, observation: Tensor, noise: Tensor
     ) -> tuple[dict[str, Tensor], Tensor | None]:
         """Displace the actor's action by noise, or act at random at the start; zero noise gives the actor's action."""
-        inputs = self._normalizers.normalized(params, self._network.prepared(observation))
+        encoded, memory = self._acting(params, carry, observation)
         noise = noise.flatten(1)
-        displaced = jittered(self._action(params["actor"], inputs), noise, self.settings.exploration_noise)
-        return {"action": within_bounds(self.environment.action, self._start.acted(params, displaced, noise))}, carry
+        displaced = jittered(self._action(params["actor"], encoded), noise, self.settings.exploration_noise)
+        return self._stored(self._start.acted(params, displaced, noise), carry), memory
 
     def update(self, state: State, loss: Loss, gradient: Tensor) -> State:
         """Take a step of Adam; the actor waits for its turn."""
@@ -105,30 +105,29 @@ class TD3(VectorAlgorithm):
         """Return whether the actor takes a step in this minibatch: in the first one, and in each one delay later."""
         return int(state.targets[_UPDATES]) % self.settings.policy_delay == 0
 
-    def _action(self, actor: Mapping[str, Tensor], observation: Tensor) -> Tensor:
+    def _action(self, actor: Mapping[str, Tensor], encoded: Tensor) -> Tensor:
         """Compute the actor's actions, `[B, n]`."""
-        return bounded(self._network.step(actor, None, observation)[0])
+        return bounded(self._network.over_encoded(actor, encoded))
 
     def _critic_loss(self, params: Params, batch: LossInputs) -> LossResult:
         """Return both critics' squared error against the smaller target value of the smoothed action (algorithm 1)."""
-        settings = self.settings
-        if batch.noise is None:
-            raise TypeError("the loss of TD3's critics needs noise, as it declares")
-        observation, following = (
-            self._normalizers.normalized(params, batch[name]) for name in ("observation", "following")
-        )
+        settings, actor = self.settings, part(batch.targets, _ACTOR)
+        now, after, noise = self._now(params, batch), self._after(params, batch), self._noise_of(batch)
+        reward, factor, acted = (self._steps(batch[name]) for name in ("reward", "factor", "action"))
         with torch.no_grad():
-            action = self._action(part(batch.targets, _ACTOR), following)
-            action = jittered(action, batch.noise, settings.smoothing_noise, settings.smoothing_limit)
-            target_value = smaller(*(self._value(batch.targets, name, following, action) for name in CRITICS))
-            target = batch["reward"] + batch["factor"] * target_value
-        values = [self._value(params["critic"], name, observation, batch["action"]) for name in CRITICS]
+            action = self._action(actor, after(actor, 0))
+            action = jittered(action, noise, settings.smoothing_noise, settings.smoothing_limit)
+            target_value = smaller(*(self._value(batch.targets, name, after, action) for name in CRITICS))
+            target = reward + factor * target_value
+        values = [self._value(params["critic"], name, now, acted, trained=True) for name in CRITICS]
         first, second = (value_error(value, target) for value in values)
         outputs = {"critic_loss": first.detach() + second.detach(), "value": values[0].detach().squeeze(-1)}
-        return batch.weighted_mean((first, 1.0), (second, 1.0)), outputs
+        return self._mean(batch, (first, 1.0), (second, 1.0)), self._outputs(outputs)
 
     def _actor_loss(self, params: Params, batch: LossInputs) -> LossResult:
         """Return minus the first critic's value of the actor's action: the deterministic policy gradient."""
-        observation = self._normalizers.normalized(params, batch["observation"])
-        value = self._value(params["critic"], CRITICS[0], observation, self._action(params["actor"], observation))
-        return batch.weighted_mean((value, -1.0)), {"actor_loss": -value.detach().squeeze(-1)}
+        now = self._now(params, batch)
+        action = self._action(params["actor"], now(params["actor"], 0))
+        value = self._value(params["critic"], CRITICS[0], now, action)
+        outputs = {"actor_loss": -value.detach().squeeze(-1)}
+        return self._mean(batch, (value, -1.0)), self._outputs(outputs)

@@ -159,9 +159,13 @@ class Network:
         if self.name == "floorplan":
             return floorplan(params, self._known, observation), None
         if memory is not None:
-            memory = gru(part(params, _BODY), memory, observation)
-            return self._perceptron(params, memory), memory
-        return self._perceptron(params, self.encoded(params, observation)), None
+            memory = self.remembered(params, memory, observation)
+            return self.over_encoded(params, memory), memory
+        return self.over_encoded(params, self.encoded(params, observation)), None
+
+    def remembered(self, params: Mapping[str, Tensor], memory: Tensor, observation: Tensor) -> Tensor:
+        """Compute the next memory `[B, features]`, which the perceptron gets, of `prepared` observations."""
+        return gru(part(params, _BODY), memory, observation)
 
     def encoded(self, params: Mapping[str, Tensor], observation: Tensor) -> Tensor:
         """Compute the perceptron's inputs `[B, encoded_size]` of `prepared` observations: for `mlp` these themselves.
@@ -193,7 +197,17 @@ class Network:
         So a critic judges vectors of actions: images are convolved, and the perceptron gets both. `params` are as
         `init` makes them with `joined=n`.
         """
-        return self._perceptron(params, with_action(self.encoded(params, observation), joined))
+        return self.over_encoded(params, self.encoded(params, observation), joined)
+
+    def over_encoded(self, params: Mapping[str, Tensor], encoded: Tensor, joined: Tensor | None = None) -> Tensor:
+        """Compute outputs `[B, outputs]` of what `encoded` or `remembered` gives, with numbers of its own or without.
+
+        Args:
+            params: as `init` makes them.
+            encoded: `[B, encoded_size]`.
+            joined: `[B, n]`, as `over_pairs` takes them; None for a network without.
+        """
+        return self._perceptron(params, encoded if joined is None else with_action(encoded, joined))
 
     def over_round(
         self,
@@ -315,16 +329,38 @@ class Network:
         Returns:
             The outputs, and memories `[rows, steps, features]`.
         """
-        observation, fresh, memory = batch["observation"].transpose(0, 1), batch["fresh"].T, batch.get("memory")
+        memories = self.replayed_memories(params, batch, batch["observation"], batch.get("memory"), burn_in_steps)
+        by_step = memories.transpose(0, 1)
+        outputs = self._perceptron(params, by_step.flatten(0, 1)).unflatten(0, by_step.shape[:2])
+        return outputs.transpose(0, 1), memories
+
+    def replayed_memories(
+        self,
+        params: Mapping[str, Tensor],
+        batch: LossInputs,
+        observation: Tensor,
+        memory: Tensor | None,
+        burn_in_steps: int,
+    ) -> Tensor:
+        """Compute the memory after each step of replayed sequences, `[rows, steps, features]`, after their burn-in.
+
+        Args:
+            params: as `init` makes them, of a network with a memory.
+            batch: has `fresh` and `burned`, as in `over_replayed`.
+            observation: `[rows, burn_in_steps + steps, n]`.
+            memory: `[rows, features]`, before the first of them; None: empty.
+            burn_in_steps: of each row.
+        """
+        observation, fresh = observation.transpose(0, 1), batch["fresh"].T
         if memory is None:
             memory = observation.new_zeros(observation.shape[1], self.features)
+        body = part(params, _BODY)
         if burn_in_steps:
             with torch.no_grad():
-                early = observation[:burn_in_steps], fresh[:burn_in_steps]
-                _, burned = gru_sequence(part(params, _BODY), memory, *early)
+                _, burned = gru_sequence(body, memory, observation[:burn_in_steps], fresh[:burn_in_steps])
                 memory = torch.where(batch["burned"].unsqueeze(-1), burned, memory)
-        outputs, memories = self._sequence(params, memory, observation[burn_in_steps:], fresh[burn_in_steps:])
-        return outputs.transpose(0, 1), memories.transpose(0, 1)
+        memories, _ = gru_sequence(body, memory, observation[burn_in_steps:], fresh[burn_in_steps:])
+        return memories.transpose(0, 1)
 
     def after_replayed(self, params: Mapping[str, Tensor], batch: LossInputs, memories: Tensor) -> Tensor:
         """Compute outputs `[rows, steps, outputs]` of what was `following`, each with the memory after step `last`."""

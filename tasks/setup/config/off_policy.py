@@ -1,6 +1,7 @@
 """Settings of off-policy algorithms: DQN, QR-DQN, SAC and TD3.
 
-Two base classes have what algorithms of one kind of actions share, and each algorithm adds its own below.
+Two base classes have what algorithms of one kind of actions share, and each algorithm adds its own below. Window and
+memory are the same for all.
 """
 
 from __future__ import annotations
@@ -22,8 +23,6 @@ from penstock.tasks.setup.config.hyperparameters import (
     AnnealedLearningRate,
     CorrectionMinibatches,
     Discount,
-    EncoderFeatures,
-    EncoderNetwork,
     EpsilonMinibatches,
     ExplorationNoise,
     FinalLearningRate,
@@ -55,7 +54,7 @@ if TYPE_CHECKING:
 
 
 class WindowSettings(EncoderSettings):
-    """Settings of algorithms that learn from rows drawn from a window of the newest rounds."""
+    """Settings of algorithms that learn from rows drawn from a window of the newest rounds; they may have a memory."""
 
     learns_from_window: ClassVar[bool] = True
 
@@ -64,18 +63,6 @@ class WindowSettings(EncoderSettings):
     warm_up_rows: WarmUpRows = 1_000
     minibatch_rows: MinibatchRows = 128
     minibatches: RoundMinibatches = 10
-
-    def check_round(self, rows: int) -> None:
-        """Refuse a window that is too small for a round or for the warm-up."""
-        check_window(self.window_rows, self.warm_up_rows, rows * self.row_steps)
-
-
-class ChoiceSettings(WindowSettings):
-    """Settings of algorithms that learn values of choices, with or without a memory."""
-
-    action_kinds: ClassVar[tuple[str, ...]] = ("discrete",)
-    omitted_when_default: ClassVar[tuple[str, ...]] = ("sequence_steps", "burn_in_steps", "value_rescaling")
-
     sequence_steps: int = Field(
         16,
         ge=1,
@@ -88,6 +75,33 @@ class ChoiceSettings(WindowSettings):
         description="Steps before a replayed sequence that a recurrent network runs without a gradient, from the "
         "stored memory; at most sequence_steps.",
     )
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Return the algorithm's columns, and `memory` if the network is recurrent."""
+        return (*self.row_columns, "memory") if self.network == "recurrent" else self.row_columns
+
+    @property
+    def row_steps(self) -> int:
+        """Return the steps of an environment in a training row."""
+        return self.sequence_steps if self.network == "recurrent" else 1
+
+    def training_rows(self, steps: int) -> int:
+        """Return the training rows that have at least so many steps."""
+        return -(-steps // self.row_steps)
+
+    def check_round(self, rows: int) -> None:
+        """Refuse a window that is too small for a round or for the warm-up, and a burn-in that can't be."""
+        check_burn_in(self.network, self.burn_in_steps, self.sequence_steps)
+        check_window(self.window_rows, self.warm_up_rows, rows * self.row_steps)
+
+
+class ChoiceSettings(WindowSettings):
+    """Settings of algorithms that learn values of choices."""
+
+    action_kinds: ClassVar[tuple[str, ...]] = ("discrete",)
+    omitted_when_default: ClassVar[tuple[str, ...]] = ("sequence_steps", "burn_in_steps", "value_rescaling")
+
     value_rescaling: bool = Field(
         False, description="Learn h(x) = sign(x) (sqrt(|x| + 1) - 1) + 0.001 x of values, for rewards of any scale."
     )
@@ -110,23 +124,8 @@ class ChoiceSettings(WindowSettings):
     epsilon_minibatches: EpsilonMinibatches = 25_000
     gradient_norm: GradientNorm = 10.0
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Return the algorithm's columns, and `memory` if the network is recurrent."""
-        return (*self.row_columns, "memory") if self.network == "recurrent" else self.row_columns
-
-    @property
-    def row_steps(self) -> int:
-        """Return the steps of an environment in a training row."""
-        return self.sequence_steps if self.network == "recurrent" else 1
-
-    def training_rows(self, steps: int) -> int:
-        """Return the training rows that have at least so many steps."""
-        return -(-steps // self.row_steps)
-
     def check_round(self, rows: int) -> None:
         """Refuse a window that is too small, and settings of sequences that have no effect or none together."""
-        check_burn_in(self.network, self.burn_in_steps, self.sequence_steps)
         if self.network == "recurrent" and self.returns_across_rounds:
             raise ValueError(
                 "algorithm.returns_across_rounds = true: with network = 'recurrent' returns end with their sequence; "
@@ -182,9 +181,8 @@ class VectorSettings(WindowSettings):
     """Settings of algorithms that learn an actor of vectors and twin critics."""
 
     action_kinds: ClassVar[tuple[str, ...]] = ("box",)
+    omitted_when_default: ClassVar[tuple[str, ...]] = ("sequence_steps", "burn_in_steps")
 
-    network: EncoderNetwork = "mlp"
-    features: EncoderFeatures = 256
     hidden: Hidden = (256, 256)
     learning_rate: LearningRate = 3e-4
     window_rows: WindowRows = 1_000_000
@@ -208,7 +206,13 @@ class VectorSettings(WindowSettings):
 class SACSettings(VectorSettings):
     """SAC: an actor and twin critics, learned from rows drawn from a window of the newest rounds."""
 
-    omitted_when_default: ClassVar[tuple[str, ...]] = ("network", "features", "normalize_observation", "random_steps")
+    omitted_when_default: ClassVar[tuple[str, ...]] = (
+        "network",
+        "features",
+        "normalize_observation",
+        "random_steps",
+        *VectorSettings.omitted_when_default,
+    )
 
     name: Literal["sac"] = Field("sac", description="The algorithm.")
     initial_temperature: float = Field(1.0, gt=0, description="Temperature (weight of the entropy) at the start.")

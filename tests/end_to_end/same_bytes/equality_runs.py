@@ -38,6 +38,8 @@ BOARD = "dqn-board"
 """DQN with convolutions over a board of bytes, of which some moves are forbidden."""
 MEMORY = "dqn-memory"
 """DQN with a memory, R2D2."""
+MEMORIES = "sac-memories"
+"""SAC whose actor and critics have a memory each."""
 
 _SMALL = "hidden = [8]\nminibatches = 2"
 _OFF_POLICY = f"{_SMALL}\nwindow_rows = 300\nwarm_up_rows = 150\nminibatch_rows = 16"
@@ -67,6 +69,9 @@ ALGORITHMS = {
     BOARD: f"ConnectFour-v0 {_OFF_POLICY}\nnetwork = 'small'\nfeatures = 8\nreturn_steps = 2\ntarget_minibatches = 5\n"
     "epsilon_minibatches = 20",
     "sac": f"Pendulum-v1 {_OFF_POLICY}\nnormalize_observation = true",
+    # Sequences as DQN's, with noise for each of their steps, and a normaliser that counts each step once.
+    MEMORIES: f"Pendulum-v1 {_OFF_POLICY}\nnormalize_observation = true\nrandom_steps = 200\nnetwork = 'recurrent'\n"
+    "features = 8\nsequence_steps = 4\nburn_in_steps = 2",
     # Noisy weights, whose noise is drawn by actors and losses alike.
     "qr_dqn": f"CartPole-v1 {_OFF_POLICY}\npriority_exponent = 0.6\ncorrection_minibatches = 10\nreturn_steps = 3\n"
     "returns_across_rounds = true\ntarget_minibatches = 5\nquantiles = 4\nnoisy_scale = 0.5",

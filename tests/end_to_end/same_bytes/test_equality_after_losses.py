@@ -11,6 +11,7 @@ from ...support.stored.stored_run import assert_same
 from .equality_runs import (
     APART,
     BOARD,
+    MEMORIES,
     MEMORY,
     Small,
     start,
@@ -33,6 +34,7 @@ ATTEMPTS = 5
         (BOARD, "multiple_learners", ("worker-1", FLOW)),
         ("qr_dqn", "single_learner_fine", ("learn-0", FLOW)),
         (MEMORY, "single_learner_fine", ("learn-0", FLOW)),
+        (MEMORIES, "multiple_learners", ("worker-1", FLOW)),
         ("td3", "multiple_learners", ("worker-1", FLOW)),
         (APART, "agents", ("learn-1", FLOW)),
     ],

@@ -128,6 +128,15 @@ def test_cloning_with_a_memory_passes(environment_id: str):
     assert [check.name for check in report.checks if check.outcome == "skip"] == [RATIO, BOOTSTRAP]
 
 
+@pytest.mark.parametrize("name", slow_after(1, ["sac", "td3"]))
+def test_replayed_memories_of_vectors_pass(name: str):
+    """Actor and critics have a memory each; what follows a sequence is bootstrapped."""
+    memory = ["--algorithm.network", "recurrent", "--algorithm.features", "8", "--algorithm.burn-in-steps", "6"]
+    report = check_one_algorithm(name, None, [*SMALL, *memory])
+    assert failures(report) == {}
+    assert [check.name for check in report.checks if check.outcome == "skip"] == [RATIO]
+
+
 def test_sequences_of_values_that_nothing_bootstraps_are_found():
     """Rows with several steps that depend on rewards are those of values."""
     found = failures(check_one_algorithm(f"{FILE}:BootstrapsNothing", "CartPole-v1", [*SMALL, *MEMORY_OF_4]))

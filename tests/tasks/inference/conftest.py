@@ -24,6 +24,10 @@ KINDS: dict[str, dict[str, Any]] = {
     "quantiles": {"algorithm": {"name": "qr_dqn", "noisy_scale": 0.5}},
     "lines": {"environment": {"id": "ConnectFour-v0"}, "algorithm": {"name": "ppo", "network": "lines", "features": 8}},
     "sac": {"environment": {"id": "Pendulum-v1"}, "algorithm": {"name": "sac"}},
+    "sac with memories": {
+        "environment": {"id": "Pendulum-v1"},
+        "algorithm": {"name": "sac", "network": "recurrent", "features": 8, "sequence_steps": 4, "burn_in_steps": 2},
+    },
     "structured": {"environment": {"id": registered_id("Hybrid")}, "algorithm": {"name": "ppo"}},
     "masked": {"environment": {"id": "ConnectFour-v0"}, "algorithm": {"name": "ppo"}},
     "agents": {"environment": {"id": "simple_spread_v3"}, "algorithm": {"name": "mappo"}},

@@ -103,6 +103,21 @@ def off_policy(discrete: bool) -> Callable[[torch.Generator], Batch]:
     return rows
 
 
+def of_replayed_sequences(generator: torch.Generator) -> Batch:
+    rows = {name: torch.stack([column] * 2, 1) for name, column in off_policy(discrete=False)(generator).items()}
+    longer = torch.randn(ROWS, 3, 5, generator=generator)
+    return {
+        **rows,
+        "observation": longer,
+        "fresh": torch.zeros(ROWS, 3),
+        "burned": torch.arange(ROWS) > 1,
+        "memory": torch.randn(ROWS, 3, 4, generator=generator),
+    }
+
+
+REPLAYED = {"hidden": (8,), "network": "recurrent", "features": 4, "sequence_steps": 2, "burn_in_steps": 1}
+
+
 CASES = {
     "ppo, choices": Case(PPO(PPOSettings(hidden=(8,)), CHOICES), on_policy(discrete=True), {"policy", "value"}),
     "ppo, vectors": Case(
@@ -165,6 +180,8 @@ CASES = {
         QRDQN(QRDQNSettings(hidden=(8,), quantiles=4), CHOICES), off_policy(True), {"value"}
     ),
     "sac": Case(SAC(SACSettings(hidden=(8,)), VECTORS), off_policy(False), {"critic", "actor", "temperature"}),
+    "sac, with memories": Case(SAC(SACSettings(**REPLAYED), VECTORS), of_replayed_sequences, set()),
+    "td3, with memories": Case(TD3(TD3Settings(**REPLAYED), VECTORS), of_replayed_sequences, set()),
     "td3_bc": Case(TD3BC(TD3BCSettings(hidden=(8,)), VECTORS), off_policy(False), {"critic", "balance", "actor"}),
     "td3": Case(
         TD3(TD3Settings(hidden=(8,), normalize_observation=True), VECTORS), off_policy(False), {"critic", "actor"}

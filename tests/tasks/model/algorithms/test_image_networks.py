@@ -285,10 +285,11 @@ def test_images_in_the_order_of_their_network_and_boards_of_any_are_taken(networ
 def test_what_is_not_supported_is_refused_by_name():
     """Networks with a memory or of netlists, normalised images, and perceptrons over new images."""
     source = {"source": {"runs": ["any"]}}
-    for network in ("recurrent", "floorplan"):
-        said = f"network = '{network}': input should be 'mlp', 'nature', 'residual', 'small', 'lines' or 'leaves'"
-        with pytest.raises(ConfigError, match=said):
-            build_config({"algorithm": {"name": "sac", "network": network}})
+    said = (
+        "network = 'floorplan': input should be 'mlp', 'nature', 'residual', 'small', 'lines', 'leaves' or 'recurrent'"
+    )
+    with pytest.raises(ConfigError, match=said):
+        build_config({"algorithm": {"name": "sac", "network": "floorplan"}})
     with pytest.raises(ConfigError, match=r"network = 'recurrent': input should be .*'leaves' or 'floorplan'"):
         build_replay_config({**source, "algorithm": {"name": "iql", "network": "recurrent"}})
     with pytest.raises(ConfigError, match=r"normalize_observation = true: network = 'small' takes pixels as they are"):
