@@ -105,12 +105,42 @@ class LikelihoodAlgorithm(Algorithm):
         for _ in range(self.settings.epochs):
             yield from torch.randperm(window.rows, generator=generator).tensor_split(minibatches)
 
-    def _policy(self, params: Mapping[str, Tensor], observation: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Compute the distribution's outputs, and the log standard deviation of numbers if there are any."""
-        return self._spread(params, self._network.step(params, None, observation)[0])
+    def _rows(self, columns: Batch, observation: Tensor, learned: Batch, allowed: Tensor | None) -> Batch:
+        """Make training rows of a tile's round, a row a step, or with a memory a row a sequence.
+
+        Args:
+            columns: of the round, `[T, B, ...]`.
+            observation: its prepared observations, `[T * B, ...]`.
+            learned: further columns, `[T * B, ...]`.
+            allowed: the masks of its steps, `[T * B, n]`; None without masks.
+        """
+        learned = {**learned, **({} if allowed is None else {"allowed": allowed})}
+        if not self._network.recurrent:
+            return {"observation": observation, **learned}
+        shape = columns["action"].shape[:2]
+        by_step = {name: column.unflatten(0, shape) for name, column in learned.items()}
+        cut = self.settings.sequence_steps, self.settings.burn_in_steps
+        return self._network.replayed_rows(columns, observation, by_step, *cut)
+
+    def _flat(self, column: Tensor) -> Tensor:
+        """Return a column of the rows' steps one after the other, `[steps, ...]`; without a memory rows are steps."""
+        return column.flatten(0, 1) if self._network.recurrent else column
+
+    def _over(self, params: Mapping[str, Tensor], batch: LossInputs) -> Tensor:
+        """Compute outputs of the rows' steps, `[steps, outputs]`; with a memory, after a burn-in from an empty one."""
+        if not self._network.recurrent:
+            return self._network.step(params, None, batch["observation"])[0]
+        return self._flat(self._network.over_replayed(params, batch, self.settings.burn_in_steps)[0])
+
+    def _result(self, batch: LossInputs, loss: Tensor, outputs: dict[str, Tensor]) -> LossResult:
+        """Return the mean of a loss `[steps]`, and outputs of rows: of sequences the means over their steps."""
+        if not self._network.recurrent:
+            return batch.mean(loss), outputs
+        shape = -1, self.settings.sequence_steps
+        return batch.mean(loss.view(shape)), {name: rowwise(value.view(shape)) for name, value in outputs.items()}
 
     def _spread(self, params: Mapping[str, Tensor], output: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Compute the same of the network's outputs, `[B, outputs]`."""
+        """Return the distribution's outputs `[steps, outputs]`, and the log deviation of numbers if there are any."""
         if "log_std" not in params:
             return output, None
         if self.settings.bounded_mean:
@@ -136,21 +166,10 @@ class BehaviourCloning(LikelihoodAlgorithm):
 
     def post(self, _params: Params, trajectory: Trajectory) -> Batch:
         """Return observations and actions, a row a step, or with a memory a row a sequence."""
-        settings, columns = self.settings, trajectory.columns
-        action = columns["action"]
+        columns = trajectory.columns
         unmasked, allowed = self.environment.split(columns["observation"].flatten(0, 1))
-        observation = self._network.packed(unmasked)
-        if self._network.recurrent:
-            learned = {"action": action}
-            if allowed is not None:
-                learned["allowed"] = allowed.unflatten(0, action.shape[:2])
-            cut = settings.sequence_steps, settings.burn_in_steps
-            return self._network.replayed_rows(columns, observation, learned, *cut)
-        return {
-            "observation": observation,
-            "action": action.flatten(0, 1),
-            **({} if allowed is None else {"allowed": allowed}),
-        }
+        learned = {"action": columns["action"].flatten(0, 1)}
+        return self._rows(columns, self._network.packed(unmasked), learned, allowed)
 
     def update(self, state: State, loss: Loss, gradient: Tensor) -> State:
         """Clip the gradient by its norm, then take a step of Adam."""
@@ -161,18 +180,13 @@ class BehaviourCloning(LikelihoodAlgorithm):
 
     def _loss(self, params: Params, batch: LossInputs) -> LossResult:
         """Return the mean negative log-likelihood; for choices also how often the likeliest one is the stored one."""
-        policy, action, allowed = params["policy"], batch["action"], batch.get("allowed")
-        if not self._network.recurrent:
-            loss, outputs = self._likelihood(*self._policy(policy, batch["observation"]), action, allowed)
-            return batch.mean(loss), outputs
-        output, _ = self._network.over_replayed(policy, batch, self.settings.burn_in_steps)
-        shape = output.shape[:2]
+        policy, allowed = params["policy"], batch.get("allowed")
         loss, outputs = self._likelihood(
-            *self._spread(policy, output.flatten(0, 1)),
-            action.flatten(0, 1),
-            None if allowed is None else allowed.flatten(0, 1),
+            *self._spread(policy, self._over(policy, batch)),
+            self._flat(batch["action"]),
+            None if allowed is None else self._flat(allowed),
         )
-        return batch.mean(loss.view(shape)), {name: rowwise(value.view(shape)) for name, value in outputs.items()}
+        return self._result(batch, loss, outputs)
 
     def _likelihood(
         self, output: Tensor, log_std: Tensor | None, action: Tensor, allowed: Tensor | None

@@ -3,6 +3,9 @@
 It never evaluates actions that were not taken. A value is an upper expectile of the critic over the stored actions
 (equation 5 of the paper), the critic bootstraps from that value (equation 6), and the policy clones the stored actions,
 weighted by the exponential of their advantage (equation 7). It learns from shards of any algorithm.
+
+With a recurrent network a row is a sequence of steps, and policy, value and critics have a memory each, which is empty
+`burn_in_steps` steps before it, as in behaviour cloning. Memories that shards may hold are not read.
 """
 
 from __future__ import annotations
@@ -65,21 +68,20 @@ class IQL(LikelihoodAlgorithm):
         )
 
     def post(self, _params: Params, trajectory: Trajectory) -> Batch:
-        """Return transitions, a row a step; `alive` is 0 where the episode terminated."""
+        """Return transitions, a row a step or, with a memory, a sequence; `alive` is 0 where an episode terminated."""
         columns = trajectory.columns
         unmasked, allowed = self.environment.split(columns["observation"].flatten(0, 1))
         observation = self._network.packed(unmasked)
         following = observation.roll(-columns["reward"].shape[1], 0)
         final, _ = self.environment.split(trajectory.bootstrap_observation)
         set_rows(following, trajectory.bootstrap_rows, self._network.packed(final))
-        return {
-            "observation": observation,
+        learned = {
             "action": columns["action"].flatten(0, 1),
             "reward": columns["reward"].flatten().float() * self.settings.reward_scale,
             "alive": (columns["terminated"].flatten() == 0).float(),
             "next_observation": following,
-            **({} if allowed is None else {"allowed": allowed}),
         }
+        return self._rows(columns, observation, learned, allowed)
 
     def update(self, state: State, loss: Loss, gradient: Tensor) -> State:
         """Take a step of Adam, of the policy at a rate that may fall."""
@@ -100,48 +102,62 @@ class IQL(LikelihoodAlgorithm):
         """Return whether actions are one choice each, whose values a critic gives all at once."""
         return self.environment.action.kind == "discrete"
 
-    def _value(self, params: Mapping[str, Tensor], observation: Tensor) -> Tensor:
-        """Compute the values of observations, `[rows]`."""
-        return self._network.step(params, None, observation)[0].squeeze(-1)
+    def _following(self, value: Mapping[str, Tensor], batch: LossInputs) -> Tensor:
+        """Compute the values of what followed the rows' steps, `[steps]`; with the memory after each of them."""
+        memories = self._memories(value, batch) if self._network.recurrent else None
+        return self._network.step(value, memories, self._flat(batch["next_observation"]))[0].squeeze(-1)
+
+    def _memories(self, params: Mapping[str, Tensor], batch: LossInputs) -> Tensor:
+        """Compute a network's memory after each of the rows' steps, `[steps, features]`."""
+        burn_in_steps = self.settings.burn_in_steps
+        return self._flat(self._network.replayed_memories(params, batch, batch["observation"], None, burn_in_steps))
 
     def _values(self, critic: Mapping[str, Tensor], batch: LossInputs) -> Tensor:
-        """Compute both critics' values of the stored actions, `[rows, 2]`."""
-        observation, action = batch["observation"], batch["action"]
+        """Compute both critics' values of the stored actions, `[steps, 2]`."""
+        action, network = self._flat(batch["action"]), self._network
         found = []
         for layers in (part(critic, twin) for twin in _TWINS):
             if self._discrete:
-                values, _ = self._network.step(layers, None, observation)
-                found.append(values.gather(-1, action.unsqueeze(-1)))
+                found.append(self._over(layers, batch).gather(-1, action.unsqueeze(-1)))
+            elif network.recurrent:
+                found.append(
+                    network.over_encoded(layers, self._memories(layers, batch), self._distribution.features(action))
+                )
             else:
-                found.append(self._network.over_pairs(layers, observation, self._distribution.features(action)))
+                found.append(network.over_pairs(layers, batch["observation"], self._distribution.features(action)))
         return torch.cat(found, -1)
 
     def _advantage(self, params: Params, batch: LossInputs) -> Tensor:
-        """Compute by how much the smaller target critic exceeds the value, `[rows]`."""
+        """Compute by how much the smaller target critic exceeds the value, `[steps]`."""
         with torch.no_grad():
             critic = self._values(batch.targets, batch).amin(-1)
-        return critic - self._value(params["value"], batch["observation"])
+        return critic - self._over(params["value"], batch).squeeze(-1)
 
     def _value_loss(self, params: Params, batch: LossInputs) -> LossResult:
         """Return equation 5: squares, weighed by tau where the critic exceeds the value and by 1 - tau elsewhere."""
         advantage = self._advantage(params, batch)
         loss = torch.where(advantage > 0, self.settings.expectile, 1.0 - self.settings.expectile) * advantage.square()
-        return batch.mean(loss), {"value_loss": loss.detach(), "advantage": advantage.detach()}
+        return self._result(batch, loss, {"value_loss": loss.detach(), "advantage": advantage.detach()})
 
     def _policy_loss(self, params: Params, batch: LossInputs) -> LossResult:
         """Return equation 7: negative log-likelihood of the stored actions, weighted by their exponential advantage."""
         with torch.no_grad():
             advantage = self._advantage(params, batch)
             weight = (self.settings.inverse_temperature * advantage).exp().clamp(max=self.settings.weight_limit)
-        output, log_std = self._policy(params["policy"], batch["observation"])
-        likelihood, _ = self._distribution.probability(output, log_std, batch["action"], batch.get("allowed"))
+        policy, allowed = params["policy"], batch.get("allowed")
+        likelihood, _ = self._distribution.probability(
+            *self._spread(policy, self._over(policy, batch)),
+            self._flat(batch["action"]),
+            None if allowed is None else self._flat(allowed),
+        )
         outputs = {"negative_log_likelihood": -likelihood.detach(), "advantage_weight": weight}
-        return -batch.mean(weight * likelihood), outputs
+        mean, outputs = self._result(batch, weight * likelihood, outputs)
+        return -mean, outputs
 
     def _critic_loss(self, params: Params, batch: LossInputs) -> LossResult:
         """Return equation 6: squared error of both critics against the reward and the value of what followed."""
+        reward, alive = self._flat(batch["reward"]), self._flat(batch["alive"])
         with torch.no_grad():
-            following = self._value(params["value"], batch["next_observation"])
-            target = batch["reward"] + self.settings.discount * batch["alive"] * following
+            target = reward + self.settings.discount * alive * self._following(params["value"], batch)
         square = (self._values(params["critic"], batch) - target.unsqueeze(-1)).square().sum(-1)
-        return batch.mean(square), {"critic_loss": square.detach()}
+        return self._result(batch, square, {"critic_loss": square.detach()})

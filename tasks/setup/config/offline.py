@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self, TypeAlias
 
 from pydantic import Field, model_validator
 
@@ -10,6 +10,7 @@ from penstock.tasks.setup.config.algorithm_base import (
     AnyFeatures,
     AnyNetwork,
     EncodedSettings,
+    EncoderSettings,
     check_bounds,
     check_burn_in,
     check_netlist,
@@ -37,7 +38,12 @@ if TYPE_CHECKING:
     from penstock.native import EnvironmentSpec
 
 
-class LikelihoodSettings(EncodedSettings):
+SequenceMinibatchRows: TypeAlias = Annotated[
+    int, Field(ge=1, description="Rows of a minibatch; with a recurrent network its steps, in whole sequences.")
+]
+
+
+class LikelihoodSettings(EncoderSettings):
     """Settings of algorithms whose policy gives stored actions a likelihood: of vectors, a normal distribution's."""
 
     perceptron_takes_images: ClassVar[bool] = True
@@ -47,42 +53,15 @@ class LikelihoodSettings(EncodedSettings):
         "activation",
         "adam_epsilon",
         "bounded_mean",
-    )
-
-    network: Literal["mlp", "nature", "residual", "small", "lines", "leaves", "floorplan"] = Field(  # type: ignore[assignment]
-        "mlp",
-        description="Encoder before the hidden layers: none (mlp), convolutions for images (nature, residual), for "
-        "grids of cells (small, or lines where lines of four count) or for the images of a structured observation "
-        "(leaves), or maps and messages over a netlist (floorplan).",
-    )
-    features: int = Field(
-        256, ge=1, description="Features of the encoder, or (floorplan) of a macro and of a cell; a plain mlp has none."
-    )
-    activation: Activation = "tanh"
-    adam_epsilon: AdamEpsilon = 1e-5
-    bounded_mean: BoundedMean = False
-
-    def check_environment(self, environment: EnvironmentSpec) -> None:
-        """Refuse what the network does not support, and a mean within bounds where there are none."""
-        super().check_environment(environment)
-        check_netlist(self.network, environment)
-        if self.bounded_mean:
-            check_bounds("algorithm.bounded_mean = true", environment)
-
-
-@implemented_by("penstock.tasks.model.algorithms.behaviour_cloning:BehaviourCloning")
-class BehaviourCloningSettings(LikelihoodSettings):
-    """Behaviour cloning: maximum likelihood of the stored actions."""
-
-    omitted_when_default: ClassVar[tuple[str, ...]] = (
-        *LikelihoodSettings.omitted_when_default,
         "sequence_steps",
         "burn_in_steps",
     )
 
-    name: Literal["behaviour_cloning"] = Field("behaviour_cloning", description="The algorithm.")
     network: AnyNetwork = "mlp"  # type: ignore[assignment]
     features: AnyFeatures = 256
+    activation: Activation = "tanh"
+    adam_epsilon: AdamEpsilon = 1e-5
+    bounded_mean: BoundedMean = False
     sequence_steps: int = Field(
         16,
         ge=1,
@@ -95,23 +74,35 @@ class BehaviourCloningSettings(LikelihoodSettings):
         description="Steps before a sequence that a recurrent network runs without a gradient, from an empty memory; "
         "at most sequence_steps.",
     )
-    hidden: Hidden = (64, 64)
-    learning_rate: LearningRate = 1e-3
-    minibatch_rows: int = Field(
-        512, ge=1, description="Rows of a minibatch; with a recurrent network its steps, in whole sequences."
-    )
-    epochs: int = Field(1, ge=1, description="Passes over the rows of a round.")
-    gradient_norm: float = Field(1.0, gt=0, description="Largest gradient norm.")
 
     @property
     def row_steps(self) -> int:
         """Return the steps of an environment in a training row."""
         return self.sequence_steps if self.network == "recurrent" else 1
 
+    def check_environment(self, environment: EnvironmentSpec) -> None:
+        """Refuse what the network does not support, and a mean within bounds where there are none."""
+        super().check_environment(environment)
+        check_netlist(self.network, environment)
+        if self.bounded_mean:
+            check_bounds("algorithm.bounded_mean = true", environment)
+
     @model_validator(mode="after")
-    def _burns_in(self) -> BehaviourCloningSettings:
+    def _burns_in(self) -> Self:
         check_burn_in(self.network, self.burn_in_steps, self.sequence_steps)
         return self
+
+
+@implemented_by("penstock.tasks.model.algorithms.behaviour_cloning:BehaviourCloning")
+class BehaviourCloningSettings(LikelihoodSettings):
+    """Behaviour cloning: maximum likelihood of the stored actions."""
+
+    name: Literal["behaviour_cloning"] = Field("behaviour_cloning", description="The algorithm.")
+    hidden: Hidden = (64, 64)
+    learning_rate: LearningRate = 1e-3
+    minibatch_rows: SequenceMinibatchRows = 512
+    epochs: int = Field(1, ge=1, description="Passes over the rows of a round.")
+    gradient_norm: float = Field(1.0, gt=0, description="Largest gradient norm.")
 
 
 @implemented_by("penstock.tasks.model.algorithms.iql:IQL")
@@ -139,7 +130,7 @@ class IQLSettings(LikelihoodSettings):
         0.005, gt=0, le=1, description="Share of the critic that is mixed into its target after a minibatch."
     )
     reward_scale: RewardScale = 1.0
-    minibatch_rows: MinibatchRows = 512
+    minibatch_rows: SequenceMinibatchRows = 512
     epochs: int = Field(1, ge=1, description="Passes over the rows of a round.")
 
 

@@ -32,10 +32,11 @@ MEMORY = ("--network", "recurrent", "--features", "8", "--sequence-steps", "4", 
         ("behaviour_cloning", MEMORY),
         ("iql", ()),
         ("iql", ("--activation", "relu", "--anneal-minibatches", "6", "--adam-epsilon", "1e-8")),
+        ("iql", MEMORY),
         ("td3_bc", ()),
         ("td3_bc", ("--moment-rounds", "2")),
     ],
-    ids=["cloning", "cloning, memory", "iql", "iql, annealed", "td3_bc", "td3_bc, moments first"],
+    ids=["cloning", "cloning, memory", "iql", "iql, annealed", "iql, memory", "td3_bc", "td3_bc, moments first"],
 )
 def test_several_learners_of_a_replay_equal_one(policy_runs, policy_cluster, algorithm, settings):
     """Replayed from selected rows, of which shards have different numbers, parameters and counts are those of one."""
@@ -68,8 +69,8 @@ def test_several_learners_of_a_replay_equal_one(policy_runs, policy_cluster, alg
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "settings"),
-    [("iql", ()), ("behaviour_cloning", ()), ("behaviour_cloning", MEMORY), ("td3_bc", ())],
-    ids=["iql", "cloning", "cloning, memory", "td3_bc"],
+    [("iql", ()), ("iql", MEMORY), ("behaviour_cloning", ()), ("behaviour_cloning", MEMORY), ("td3_bc", ())],
+    ids=["iql", "iql, memory", "cloning", "cloning, memory", "td3_bc"],
 )
 def test_a_replay_that_loses_a_learner_changes_no_byte(policy_runs, policy_bench, policy_cluster, algorithm, settings):
     """The learner may be killed before the rendezvous, during it, while it learns, or between two stages."""

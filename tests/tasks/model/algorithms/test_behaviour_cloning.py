@@ -61,7 +61,7 @@ def test_rows_noise_and_actions_are_as_declared_and_zero_noise_is_greedy(environ
         spec.dtype,
         (3, *spec.shape),
     )
-    output, _ = algorithm._policy(params["policy"], observation.flatten(1).float())
+    output, _ = algorithm._network.step(params["policy"], None, observation.flatten(1).float())
     expected = output.argmax(-1) if environment is CHOICES else output
     assert torch.equal(rows["action"], expected)
 
@@ -72,7 +72,7 @@ def test_the_loss_of_choices_is_the_cross_entropy():
     state = algorithm.init(2)
     batch = algorithm.post(state.params, trajectory(CHOICES))
     scalar, outputs = algorithm.losses[0].function(state.params, LossInputs(batch, 18))
-    logits = algorithm._policy(state.params["policy"], batch["observation"])[0].detach().numpy()
+    logits = algorithm._network.step(state.params["policy"], None, batch["observation"])[0].detach().numpy()
     likelihood = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
     action = batch["action"].numpy()
     expected = -np.log(likelihood[np.arange(18), action])
@@ -87,7 +87,7 @@ def test_the_loss_of_vectors_is_the_normal_density():
     state = algorithm.init(2)
     batch = algorithm.post(state.params, trajectory(VECTORS))
     _, outputs = algorithm.losses[0].function(state.params, LossInputs(batch, 18))
-    mean = algorithm._policy(state.params["policy"], batch["observation"])[0].detach().numpy()
+    mean = algorithm._network.step(state.params["policy"], None, batch["observation"])[0].detach().numpy()
     error = batch["action"].numpy() - mean
     expected = (0.5 * error**2 + 0.5 * math.log(2 * math.pi)).sum(-1)
     np.testing.assert_allclose(outputs["negative_log_likelihood"], expected, rtol=1e-5)

@@ -17,48 +17,33 @@ from penstock.tasks.roles.learning.window import RoundWindow
 from penstock.tasks.setup.config.offline import BehaviourCloningSettings
 from penstock.tasks.setup.config.replay import build_replay_config
 from penstock.tasks.setup.config.without_effect import settings_without_effect
-from penstock.tasks.specs import ActionLeaf, ActionSpec, EnvironmentSpec, LossInputs, Spec, Trajectory
+from penstock.tasks.specs import EnvironmentSpec, LossInputs, Spec, Trajectory
 
-from ....support.algorithms.ppo_cases import CHOICES, random
+from ....support.algorithms.ppo_cases import CHOICES
+from ....support.algorithms.stored_sequences import (
+    BURN_IN,
+    ENVS,
+    MEMORY,
+    SEQUENCE,
+    STEPS,
+    STRUCTURED,
+    VECTORS,
+    WIDTH,
+    by_sequence,
+    cued,
+    log_likelihood,
+    shown,
+)
 
 if TYPE_CHECKING:
     from penstock.tasks.specs import Batch
 
-STEPS, ENVS, SEQUENCE, BURN_IN, WIDTH = 12, 3, 4, 3, 6
-MEMORY: dict[str, Any] = {
-    "network": "recurrent",
-    "features": WIDTH,
-    "hidden": (8,),
-    "sequence_steps": SEQUENCE,
-    "burn_in_steps": BURN_IN,
-}
-BOX = ActionSpec("box", shape=(2,), low=(-1.0, -2.0), high=(1.0, 3.0))
-VECTORS = EnvironmentSpec("Reach-v0", Spec("float32", (3,)), BOX, None, None)
-BOTH = ActionSpec("structured", shape=(2,), leaves=(ActionLeaf("turn", (3,)), ActionLeaf("push", (0,))))
-STRUCTURED = EnvironmentSpec("Both-v0", Spec("float32", (3,)), BOTH, None, None)
 ENVIRONMENTS = [pytest.param(CHOICES, id="choices"), pytest.param(VECTORS, id="vectors")]
 ENVIRONMENTS.append(pytest.param(STRUCTURED, id="structured"))
 
 
 def made(environment: EnvironmentSpec = CHOICES, **settings: Any) -> BehaviourCloning:
     return BehaviourCloning(BehaviourCloningSettings(**{**MEMORY, **settings}), environment)
-
-
-def shown(environment: EnvironmentSpec = CHOICES) -> Trajectory:
-    """A stored round of three environments; two episodes of the second one end within, and one of the third."""
-    generator = torch.Generator().manual_seed(2)
-    if environment is CHOICES:
-        action = torch.randint(environment.action.n, (STEPS, ENVS), generator=generator)
-    else:
-        action = random(STEPS, ENVS, 2, seed=3)
-    if environment is STRUCTURED:
-        action[..., 0] = torch.randint(3, (STEPS, ENVS), generator=generator).float()
-    terminated = torch.zeros(STEPS, ENVS, dtype=torch.uint8)
-    truncated = terminated.clone()
-    terminated[4, 1], truncated[9, 1], truncated[7, 2] = 1, 1, 1
-    columns = {"observation": random(STEPS, ENVS, 3, seed=4), "action": action}
-    columns |= {"terminated": terminated, "truncated": truncated, "memory": random(STEPS, ENVS, 2, 5, seed=5)}
-    return Trajectory(columns, torch.zeros(0, dtype=torch.int64), torch.zeros(0, 3))
 
 
 def by_hand(algorithm: BehaviourCloning, policy: Any, round_: Trajectory) -> Tensor:
@@ -74,19 +59,9 @@ def by_hand(algorithm: BehaviourCloning, policy: Any, round_: Trajectory) -> Ten
                 memory = memory.detach() if step <= start else memory
                 seen = columns["observation"][step, env : env + 1]
                 output, memory = algorithm._network.step(policy, memory, seen)
-                action = columns["action"][step, env]
-                if step < start:
-                    continue
-                if algorithm.environment.action.kind == "discrete":
-                    likelihood[step][env] = -torch.distributions.Categorical(logits=output[0]).log_prob(action)
-                    continue
-                normal = torch.distributions.Normal
-                deviation = policy["log_std"].exp()
-                if algorithm.environment is STRUCTURED:
-                    choice = torch.distributions.Categorical(logits=output[0, :3]).log_prob(action[0].long())
-                    likelihood[step][env] = -choice - normal(output[0, 3], deviation[0]).log_prob(action[1])
-                else:
-                    likelihood[step][env] = -normal(output[0], deviation).log_prob(action).sum()
+                if step >= start:
+                    given = output[0], policy.get("log_std"), columns["action"][step, env]
+                    likelihood[step][env] = -log_likelihood(algorithm.environment, *given)
     return torch.stack([torch.stack(row) for row in likelihood])
 
 
@@ -106,7 +81,7 @@ def test_the_loss_and_its_gradient_are_those_of_stepping_one_environment_at_a_ti
     given = gradient.split([value.numel() for value in policy.values()])
     for name, value, by_step in zip(policy, given, wanted, strict=True):
         torch.testing.assert_close(value, by_step.flatten(), rtol=1e-4, atol=1e-6, msg=name)
-    rows = expected.detach().unflatten(0, (-1, SEQUENCE)).transpose(1, 2).flatten(0, 1).mean(1)
+    rows = by_sequence(expected.detach()).mean(1)
     torch.testing.assert_close(outputs["negative_log_likelihood"], rows, rtol=1e-4, atol=1e-5)
 
 
@@ -162,15 +137,11 @@ def test_the_plan_takes_every_sequence_once_an_epoch():
 
 
 def recalled(envs: int, generator: torch.Generator) -> Batch:
-    """Two episodes a column: a cue in the first step; the stored action is it in the third, where nothing is seen."""
-    cue = torch.randint(2, (2, envs), generator=generator)
-    observation, action = torch.zeros(6, envs, 3), torch.zeros(6, envs, dtype=torch.int64)
-    ended = torch.zeros(6, envs, dtype=torch.uint8)
-    ended[2], ended[5] = 1, 1
-    for at in (0, 1):
-        observation[3 * at, torch.arange(envs), cue[at]] = 1.0
-        action[3 * at + 2] = cue[at]
-    return {"observation": observation, "action": action, "terminated": ended, "truncated": torch.zeros_like(ended)}
+    """The stored action is the cue in an episode's third step, where nothing is seen."""
+    columns, cue = cued(envs, generator)
+    action = torch.zeros(6, envs, dtype=torch.int64)
+    action[2], action[5] = cue
+    return {**columns, "action": action}
 
 
 @pytest.mark.parametrize(("network", "least", "most"), [("recurrent", 0.99, 1.0), ("mlp", 0.0, 0.7)])
@@ -195,7 +166,7 @@ def test_it_imitates_a_policy_that_depends_on_the_past(network: str, least: floa
 
 
 def test_settings_without_a_memory_keep_their_identity_and_wrong_ones_are_refused():
-    """Settings of sequences are part of a replay's identity only where they are set; IQL and TD3+BC have none."""
+    """Settings of sequences are part of a replay's identity only where they are set; TD3+BC has none."""
     added = {"network", "features", "sequence_steps", "burn_in_steps"}
     assert not added & BehaviourCloningSettings().identity().keys()
     assert BehaviourCloningSettings(**MEMORY).identity().keys() >= added
@@ -203,8 +174,6 @@ def test_settings_without_a_memory_keep_their_identity_and_wrong_ones_are_refuse
     for settings, said in (
         ({**MEMORY, "burn_in_steps": 5}, r"burn_in_steps = 5 is more than algorithm.sequence_steps = 4"),
         ({"burn_in_steps": 5}, r"burn_in_steps = 5: network = 'mlp' has no memory to burn in, expected network = 're"),
-        ({"name": "iql", "network": "recurrent"}, r"network = 'recurrent': input should be .*'leaves' or 'floorplan'"),
-        ({"name": "iql", "sequence_steps": 4}, r"sequence_steps"),
         ({"name": "td3_bc", "network": "recurrent"}, r"network = 'recurrent': input should be .* or 'leaves'"),
     ):
         with pytest.raises(ConfigError, match=said):

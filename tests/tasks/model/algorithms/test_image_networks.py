@@ -22,7 +22,6 @@ from penstock.tasks.setup.config.loading import build_config
 from penstock.tasks.setup.config.off_policy import DQNSettings, QRDQNSettings, SACSettings, TD3Settings
 from penstock.tasks.setup.config.offline import BehaviourCloningSettings, IQLSettings, TD3BCSettings
 from penstock.tasks.setup.config.on_policy import IMPALASettings, PPOSettings
-from penstock.tasks.setup.config.replay import build_replay_config
 from penstock.tasks.specs import EnvironmentSpec, LossInputs, ParameterGroup, Spec, State, Trajectory
 
 from ....support.algorithms.ppo_cases import CHOICES, VECTORS, random
@@ -284,14 +283,11 @@ def test_images_in_the_order_of_their_network_and_boards_of_any_are_taken(networ
 
 def test_what_is_not_supported_is_refused_by_name():
     """Networks with a memory or of netlists, normalised images, and perceptrons over new images."""
-    source = {"source": {"runs": ["any"]}}
     said = (
         "network = 'floorplan': input should be 'mlp', 'nature', 'residual', 'small', 'lines', 'leaves' or 'recurrent'"
     )
     with pytest.raises(ConfigError, match=said):
         build_config({"algorithm": {"name": "sac", "network": "floorplan"}})
-    with pytest.raises(ConfigError, match=r"network = 'recurrent': input should be .*'leaves' or 'floorplan'"):
-        build_replay_config({**source, "algorithm": {"name": "iql", "network": "recurrent"}})
     with pytest.raises(ConfigError, match=r"normalize_observation = true: network = 'small' takes pixels as they are"):
         build_config({"algorithm": {"name": "sac", "network": "small", "normalize_observation": True}})
     with pytest.raises(ConfigError, match=r"network = 'mlp': ALE/Pong-v5 observes images .*; choose nature"):

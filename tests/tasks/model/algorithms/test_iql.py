@@ -206,7 +206,7 @@ def test_the_target_follows_and_zero_noise_is_greedy(environment: EnvironmentSpe
         torch.testing.assert_close(state.targets[name], 0.25 * value.detach())
     observation = random(6, 3)
     acted, _ = algorithm.act(state.params, None, observation, torch.zeros(6, 2))
-    output, _ = algorithm._policy(state.params["policy"], observation)
+    output, _ = algorithm._network.step(state.params["policy"], None, observation)
     assert torch.equal(
         acted["action"], output.argmax(-1) if algorithm.environment.action.kind == "discrete" else output
     )

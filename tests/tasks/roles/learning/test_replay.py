@@ -78,7 +78,7 @@ class Replaying:
         folder: Path,
         columns: dict[str, Spec] = COLUMNS,
         steps: int = 16,
-        name: str = "behaviour_cloning",
+        **algorithm: Any,
     ) -> None:
         root = open_store(url)
         self.url = url
@@ -93,7 +93,7 @@ class Replaying:
         schedule = {"shards_per_round": SHARDS_A_ROUND, "rounds_per_stage": ROUNDS, "max_stages": 2}
         wanted = {"name": "cloned", "seed": 3, "source": {"runs": ["one", "two"]}, "schedule": schedule}
         run = RunFolder(root, "cloned")
-        config, reads = pin(root, run, build_replay_config({**wanted, "algorithm": {"name": name, "hidden": [8]}}))
+        config, reads = pin(root, run, build_replay_config({**wanted, "algorithm": {"hidden": [8], **algorithm}}))
         run.create({**describe_run(config), **reads})
         self.context: RunContext = _load(url, "cloned", "", str(folder))
         self.members: Any = Alone()
@@ -301,12 +301,16 @@ def test_learners_have_all_of_a_round_between_them(tmp_path, replicas):
         assert {in_all for _, in_all in shares} == {SHARDS_A_ROUND * 16 * 3}
 
 
-def test_implicit_q_learning_replays_as_cloning_does(tmp_path):
+@pytest.mark.parametrize(
+    "memory", [{}, {"network": "recurrent", "features": 4, "sequence_steps": 8, "burn_in_steps": 4}], ids=["", "memory"]
+)
+def test_implicit_q_learning_replays_as_cloning_does(tmp_path, memory):
     """From the same shards, by its name: it learns all three of its losses, twice to the same bytes."""
-    replaying = Replaying(str(tmp_path / "runs"), tmp_path / "cache", name="iql")
+    replaying = Replaying(str(tmp_path / "runs"), tmp_path / "cache", name="iql", **memory)
     first, again = (learn_stage(replaying.assignment(), replaying.context, replaying.members) for _ in range(2))
     assert {"value_loss", "critic_loss", "negative_log_likelihood"} <= first.outputs.keys()
-    assert first.times.update_rows == ROUNDS * SHARDS_A_ROUND * 16 * 3
+    rows = ROUNDS * SHARDS_A_ROUND * 16 * 3
+    assert first.times.update_rows == rows // replaying.context.config.algorithm.row_steps
     assert first.published.checkpoint == again.published.checkpoint
 
 

@@ -56,10 +56,11 @@ def followed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def serve(context: RunContext, round_: int = 0) -> None:
-    with StaleRounds(first_stage_of("server"), context, 2, 1) as rounds:
-        window = RoundWindow.of_round(context.round_rows)
-        group: Any = SimpleNamespace(size=3)
-        rounds.serve(context.algorithm.init(1), round_, group, window, EdgeTally())
+    links: Any = ("of one learner", "of the other")
+    rounds = StaleRounds(first_stage_of("server"), context, links, 1)
+    group: Any = SimpleNamespace(size=3)
+    window = RoundWindow.of_round(context.round_rows)
+    rounds.serve(context.algorithm.init(1), round_, group, window, EdgeTally())
 
 
 def test_a_round_that_is_served_again_follows_its_order(context, followed):
