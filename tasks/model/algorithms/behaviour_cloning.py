@@ -72,6 +72,7 @@ class LikelihoodAlgorithm(Algorithm):
             environment.facts,
             relu=settings.activation == "relu",
             channels=settings.channels,
+            cells=settings.cells,
         )
 
     def _new_policy(self, generator: torch.Generator) -> dict[str, Tensor]:

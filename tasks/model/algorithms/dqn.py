@@ -187,8 +187,8 @@ class DQN(ChoiceAlgorithm):
     @property
     def _network(self) -> Network:
         settings, observed = self.settings, self.environment.policy_input
-        sizes = settings.features, settings.hidden
-        return Network(settings.network, observed, *sizes, relu=True, channels=settings.channels)
+        sizes, channels, cells = (settings.features, settings.hidden), settings.channels, settings.cells
+        return Network(settings.network, observed, *sizes, relu=True, channels=channels, cells=cells)
 
     @property
     def _outputs(self) -> int:

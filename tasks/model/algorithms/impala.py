@@ -213,6 +213,7 @@ class IMPALA(Algorithm):
             settings.hidden,
             environment.facts,
             channels=settings.channels,
+            cells=settings.cells,
         )
 
     @property

@@ -331,7 +331,7 @@ class MAPPO(Algorithm):
         numbers, encoder = math.prod(observed.shape[1:]), None
         if name == "leaves":
             seen = Spec(observed.dtype, (numbers,), leaves=environment.agent_leaves)
-            name, encoder = "mlp", Network("leaves", seen, settings.features, ())
+            name, encoder = "mlp", Network("leaves", seen, settings.features, (), cells=settings.cells)
             numbers = encoder.encoded_size
         width = numbers * (environment.agents if central else 1) + (environment.agents if self._gives_id else 0)
         network = Network(name, Spec("float32", (width,)), settings.features, settings.hidden)

@@ -364,6 +364,7 @@ class PPO(Algorithm):
             settings.hidden,
             environment.facts,
             channels=settings.channels,
+            cells=settings.cells,
         )
 
     @property

@@ -83,6 +83,7 @@ class QRDQN(ChoiceAlgorithm):
             relu=True,
             noisy_scale=settings.noisy_scale,
             channels=settings.channels,
+            cells=settings.cells,
         )
 
     @property

@@ -96,8 +96,8 @@ class VectorAlgorithm(Algorithm):
     @property
     def _network(self) -> Network:
         settings, observed = self.settings, self.environment.observation
-        sizes = settings.features, settings.hidden
-        return Network(settings.network, observed, *sizes, relu=True, channels=settings.channels)
+        sizes, channels, cells = (settings.features, settings.hidden), settings.channels, settings.cells
+        return Network(settings.network, observed, *sizes, relu=True, channels=channels, cells=cells)
 
     def _new_critics(self, generator: torch.Generator) -> dict[str, Tensor]:
         """Return orthogonal weights of both critics, by name."""

@@ -94,9 +94,10 @@ class TD3BC(Algorithm):
 
     @property
     def _network(self) -> Network:
-        settings, observed = self.settings, self.environment.observation
-        sizes, relu = (settings.features, settings.hidden), settings.activation == "relu"
-        return Network(settings.network, observed, *sizes, relu=relu, channels=settings.channels)
+        settings, relu = self.settings, self.settings.activation == "relu"
+        sizes, channels, cells = (settings.features, settings.hidden), settings.channels, settings.cells
+        observed = self.environment.observation
+        return Network(settings.network, observed, *sizes, relu=relu, channels=channels, cells=cells)
 
     def init(self, seed: int) -> State:
         """Return orthogonal weights; the targets start as copies of actor and critics, lambda as alpha."""

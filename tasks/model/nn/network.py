@@ -1,15 +1,15 @@
 """Networks that settings choose by name: from an observation to an algorithm's outputs. Pure torch.
 
 An algorithm may import this. All of them end in a perceptron, after convolutions for images (`nature`, `residual`) or
-for grids of cells (`small`, `lines`), convolutions for the images among a structured observation's leaves (`leaves`),
-or a memory of the episode (`recurrent`). `floorplan` differs: it has an output for each cell of a grid
+for grids of cells (`small`, `lines`), convolutions for the images and grids among a structured observation's leaves
+(`leaves`), or a memory of the episode (`recurrent`). `floorplan` differs: it has an output for each cell of a grid
 (`penstock.tasks.model.nn.placement_network`).
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import torch
@@ -34,13 +34,22 @@ from penstock.tasks.model.nn.layers import (
     residual,
     small,
 )
+from penstock.tasks.model.nn.leaves import (
+    NATURE_SIDE,
+    encoded_leaves,
+    init_leaves,
+    is_convolved,
+    packed_leaves,
+    unpacked_leaves,
+)
 from penstock.tasks.model.nn.placement_network import floorplan, init_floorplan
 from penstock.tasks.model.nn.squashed import joined as with_action
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
-    from penstock.tasks.specs import Batch, Facts, Leaf, LossInputs, Spec, Trajectory
+    from penstock.tasks.model.nn.leaves import Cells
+    from penstock.tasks.specs import Batch, Facts, LossInputs, Spec, Trajectory
 
 NetworkName: TypeAlias = Literal["mlp", "nature", "residual", "small", "lines", "leaves", "recurrent", "floorplan"]
 
@@ -55,9 +64,6 @@ _CONVOLUTIONS = {
     "small": (init_small, small),
     "lines": (init_lines, lines),
 }
-_NATURE_SIDE = 36
-"""Smallest side of an image for `nature`; smaller leaves take `small`."""
-_WHITE = 255.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +86,8 @@ class Network:
     channels: ChannelAxis | None = None
     """Axis of an image's channels. None: as older runs have it, first for `residual`, last for `small` and `lines`, and
     for `nature` last if only that axis is shorter than 36."""
+    cells: Cells = field(default_factory=dict, hash=False)
+    """Leaves that `leaves` reads as grids of cells."""
 
     @property
     def recurrent(self) -> bool:
@@ -91,7 +99,7 @@ class Network:
         """Return the number of inputs that the perceptron gets from an observation."""
         if self.name == "leaves":
             leaves = self.observation.leaves
-            return sum(self.features if leaf.kind == "image" else leaf.width for leaf in leaves)
+            return sum(self.features if is_convolved(leaf, self.cells) else leaf.width for leaf in leaves)
         return math.prod(self.observation.shape) if self.name == "mlp" else self.features
 
     def init(self, outputs: int, gain: float, generator: torch.Generator, joined: int = 0) -> dict[str, Tensor]:
@@ -113,7 +121,7 @@ class Network:
         if self.name == "recurrent":
             body = init_gru(math.prod(self.observation.shape), self.features, generator)
         elif self.name == "leaves":
-            body = init_leaves(self.observation.leaves, self.features, generator)
+            body = init_leaves(self.observation.leaves, self.features, generator, self.cells)
         elif self.name != "mlp":
             body = _CONVOLUTIONS[self.name][0](self._channels_first, self.features, generator)
         return {f"{_BODY}{name}": value for name, value in body.items()}
@@ -177,7 +185,7 @@ class Network:
         if self.name == "leaves":
             leaves = self.observation.leaves
             numbers = unpacked_leaves(leaves, observation) if observation.dtype == torch.uint8 else observation
-            return encoded_leaves(part(params, _BODY), leaves, numbers)
+            return encoded_leaves(part(params, _BODY), leaves, numbers, self.cells)
         return _CONVOLUTIONS[self.name][1](part(params, _BODY), observation.movedim(-1, 1))
 
     def noise_numbers(self, outputs: int) -> int:
@@ -382,7 +390,7 @@ class Network:
         if self.name != "nature":
             return self.name in _GRIDS
         *size, last = self.observation.shape
-        return last < _NATURE_SIDE <= min(size)
+        return last < NATURE_SIDE <= min(size)
 
     @property
     def _known(self) -> Facts:
@@ -403,81 +411,6 @@ class Network:
 
     def _perceptron(self, params: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
         return mlp(params, inputs, self._activation, len(self.hidden) + 1)
-
-
-def init_leaves(leaves: Sequence[Leaf], features: int, generator: torch.Generator) -> dict[str, Tensor]:
-    """Return the parameters of `encoded_leaves`: of each image's convolutions, `<place among the leaves>.<name>`."""
-    params: dict[str, Tensor] = {}
-    for place, leaf in enumerate(leaves):
-        if leaf.kind == "image":
-            encoder, shape, _ = _encoder_of(leaf)
-            made = _CONVOLUTIONS[encoder][0](shape, features, generator)
-            params |= {f"{place}.{name}": value for name, value in made.items()}
-    return params
-
-
-def encoded_leaves(params: Mapping[str, Tensor], leaves: Sequence[Leaf], observation: Tensor) -> Tensor:
-    """Encode structured observations, float32 `[B, numbers]`: numbers as they are, then features of each image.
-
-    Images of 36 x 36 at least have the convolutions of `nature`, others those of `small`; pixels are divided by 255.
-    `params` are as `init_leaves` makes them for the same leaves.
-    """
-    parts = observation.split([leaf.width for leaf in leaves], 1)
-    encoded = [numbers for numbers, leaf in zip(parts, leaves, strict=True) if leaf.kind != "image"]
-    for place, leaf in enumerate(leaves):
-        if leaf.kind != "image":
-            continue
-        encoder, (channels, *size), is_last = _encoder_of(leaf)
-        images = parts[place].unflatten(1, (*size, channels) if is_last else (channels, *size))
-        images = images.movedim(-1, 1) if is_last else images
-        # `nature` scales its kernels, which are fewer numbers.
-        scaled = images / _WHITE if encoder == "small" else images
-        encoded.append(_CONVOLUTIONS[encoder][1](part(params, f"{place}."), scaled))
-    return torch.cat(encoded, 1) if len(encoded) > 1 else encoded[0]
-
-
-def packed_leaves(leaves: Sequence[Leaf], observation: Tensor) -> Tensor:
-    """Pack structured observations, float32 `[rows, numbers]`, into bytes `[rows, n]`; without an image they stay.
-
-    Each row has the four bytes of every number outside of images, and then one of each pixel.
-    """
-    parts = list(zip(observation.split([leaf.width for leaf in leaves], 1), leaves, strict=True))
-    pixels = [numbers.to(torch.uint8) for numbers, leaf in parts if leaf.kind == "image"]
-    if not pixels:
-        return observation
-    others = [numbers for numbers, leaf in parts if leaf.kind != "image"]
-    return torch.cat([*(numbers.contiguous().view(torch.uint8) for numbers in others), *pixels], 1)
-
-
-def unpacked_leaves(leaves: Sequence[Leaf], rows: Tensor) -> Tensor:
-    """Return the structured observations, float32 `[rows, numbers]`, that `packed_leaves` made these bytes of."""
-    widths = [leaf.width for leaf in leaves]
-    count = sum(leaf.width for leaf in leaves if leaf.kind != "image")
-    held, pixels = rows.split([4 * count, rows.shape[1] - 4 * count], 1)
-    # A view of the rows as floats might begin where no float may.
-    floats = torch.empty(rows.shape[0], count, device=rows.device)
-    floats.view(torch.uint8).copy_(held)
-    found = torch.empty(rows.shape[0], sum(widths), device=rows.device)
-    number = pixel = 0
-    for place, leaf in zip(found.split(widths, 1), leaves, strict=True):
-        if leaf.kind == "image":
-            place.copy_(pixels[:, pixel : pixel + leaf.width])
-            pixel += leaf.width
-        else:
-            place.copy_(floats[:, number : number + leaf.width])
-            number += leaf.width
-    return found
-
-
-def _encoder_of(leaf: Leaf) -> tuple[str, tuple[int, int, int], bool]:
-    """Return the network of an image, its channels, height and width, and whether its channels are last.
-
-    They are first or last, whichever axis is shorter, and last if both are the same.
-    """
-    first, second, *third = leaf.shape
-    last = third[0] if third else 1
-    shape = (last, first, second) if last <= first else (first, second, last)
-    return "nature" if min(shape[1:]) >= _NATURE_SIDE else "small", shape, last <= first
 
 
 def rowwise(values: Tensor) -> Tensor:

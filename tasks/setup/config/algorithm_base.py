@@ -15,6 +15,7 @@ from pydantic import Field
 from penstock.storage.errors import ConfigError
 from penstock.tasks.settings import Settings
 from penstock.tasks.setup.config.hyperparameters import (
+    Cells,
     Channels,
     EncoderFeatures,
     EncoderNetwork,
@@ -277,7 +278,7 @@ AnyFeatures: TypeAlias = Annotated[
 class NetworkSettings(AlgorithmSettings):
     """Settings of the network between observation and outputs."""
 
-    omitted_when_default: ClassVar[tuple[str, ...]] = ("network", "features", "channels", "sequence_steps")
+    omitted_when_default: ClassVar[tuple[str, ...]] = ("network", "features", "channels", "cells", "sequence_steps")
 
     network: AnyNetwork = "mlp"
     features: AnyFeatures = 256
@@ -288,6 +289,7 @@ class NetworkSettings(AlgorithmSettings):
         description="Steps of a recurrent network's training sequence; a round is a whole number of sequences.",
     )
 
+    cells: Cells = Field({})
     hidden: Hidden = (64, 64)
 
     @property
@@ -304,7 +306,7 @@ class NetworkSettings(AlgorithmSettings):
         """Refuse observations that the network does not support."""
         super().check_environment(environment)
         check_netlist(self.network, environment)
-        check_images(self.network, environment, self.channels)
+        check_images(self.network, environment, self.channels, self.cells)
 
 
 def check_netlist(network: str, environment: EnvironmentSpec) -> None:
@@ -315,8 +317,13 @@ def check_netlist(network: str, environment: EnvironmentSpec) -> None:
         )
 
 
-def check_images(network: str, environment: EnvironmentSpec, channels: str | None = None) -> None:
-    """Refuse convolutions over observations that are no images or grids, or too small, and leaves where none are known.
+def check_images(
+    network: str,
+    environment: EnvironmentSpec,
+    channels: str | None = None,
+    cells: Mapping[str, tuple[int, ...]] | None = None,
+) -> None:
+    """Refuse convolutions over observations that are no images or grids, or too small, and leaves that there are not.
 
     An axis of channels is refused where the network has no images of one.
 
@@ -329,6 +336,8 @@ def check_images(network: str, environment: EnvironmentSpec, channels: str | Non
             f"algorithm.network = 'leaves': {environment['id']} observes {shape}, whose leaves are not known, expected "
             f"Tuple or Dict observations with environment.structured = true; set that, or choose mlp"
         )
+    if network == "leaves":
+        check_cells(cells or {}, environment)
     if network not in _CONVOLUTIONS:
         if channels:
             raise ConfigError(
@@ -351,6 +360,38 @@ def check_images(network: str, environment: EnvironmentSpec, channels: str | Non
         raise ConfigError(
             f"algorithm.network = '{network}': {environment['id']} observes {shape}, expected {kind}{least}; {advice}"
         )
+
+
+def check_cells(cells: Mapping[str, tuple[int, ...]], environment: EnvironmentSpec) -> None:
+    """Refuse grids of cells that are no such leaves, or have another number of channels or categories.
+
+    Raises:
+        ConfigError: names the leaf, what was found and what was expected.
+    """
+    leaves = {leaf["name"]: leaf for leaf in environment["observation"].get("leaves", ())}
+    agents = environment["agents"]
+    for name, sizes in cells.items():
+        found = f"algorithm.cells.{name} = {list(sizes)}: {environment['id']} has"
+        if name not in leaves:
+            raise ConfigError(f"{found} no leaf '{name}', expected one of {', '.join(leaves)}; correct the name")
+        leaf = leaves[name]
+        shape = leaf["shape"][1:] if agents else leaf["shape"]
+        found += f" the leaf '{name}' of {leaf['dtype']} {list(shape)}"
+        smallest = _SMALLEST_CELLS["small"]
+        is_grid = len(shape) in (2, _IMAGE_DIMENSIONS) and min(shape[:2]) >= smallest
+        if not is_grid or np.dtype(leaf["dtype"]).kind not in "iu":
+            raise ConfigError(
+                f"{found}, expected whole numbers [height, width] or [height, width, channels], of {smallest} x "
+                f"{smallest} cells at least; leave it out"
+            )
+        channels = math.prod(shape[2:])
+        if len(sizes) != channels:
+            raise ConfigError(
+                f"{found}, expected the number of categories of each of its {channels} channel(s), the last axis"
+            )
+        if leaf["kind"] == "choice" and tuple(leaf["sizes"]) != sizes * (len(leaf["sizes"]) // channels):
+            own = [sorted({*leaf["sizes"][channel::channels]}) for channel in range(channels)]
+            raise ConfigError(f"{found}, expected the choices that its channels have in each cell, {own}")
 
 
 def misread_images(settings: AlgorithmSettings, environment: EnvironmentSpec) -> str:
@@ -387,7 +428,7 @@ class EncoderSettings(AlgorithmSettings):
 
     perceptron_takes_images: ClassVar[bool] = False
     """True for an algorithm that had no other network once: its older runs on images continue."""
-    omitted_when_default: ClassVar[tuple[str, ...]] = ("channels",)
+    omitted_when_default: ClassVar[tuple[str, ...]] = ("channels", "cells")
 
     network: Literal["mlp", "nature", "residual", "small", "lines", "leaves", "recurrent"] = Field(
         "mlp",
@@ -399,11 +440,12 @@ class EncoderSettings(AlgorithmSettings):
         256, ge=1, description="Features of the encoder: of the convolutions, or of the memory; a plain mlp has none."
     )
     channels: Channels = None
+    cells: Cells = Field({})
 
     def check_environment(self, environment: EnvironmentSpec) -> None:
         """Refuse observations that the network does not support."""
         super().check_environment(environment)
-        check_images(self.network, environment, self.channels)
+        check_images(self.network, environment, self.channels, self.cells)
         is_flat = self.network in ("mlp", "recurrent")
         if is_flat and not self.perceptron_takes_images and observes_images(environment):
             raise ConfigError(

@@ -20,6 +20,14 @@ EncoderNetwork = Annotated[
         "(leaves)."
     ),
 ]
+Cells = Annotated[
+    dict[str, Annotated[tuple[Annotated[int, Field(ge=1, le=256)], ...], Field(min_length=1)]],
+    Field(
+        description="Leaves that the network 'leaves' reads as grids of cells, by name, with the number of categories "
+        "of each channel, such as {image = [11, 6, 3]}: whole numbers [height, width] or [height, width, channels], "
+        "which become one-hot. Without a name here, a leaf is an image of pixels, or numbers."
+    ),
+]
 EncoderFeatures = Annotated[int, Field(ge=1, description="Features of the encoder; a plain mlp has none.")]
 Channels = Annotated[
     Literal["first", "last"] | None,

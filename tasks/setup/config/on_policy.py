@@ -20,6 +20,7 @@ from penstock.tasks.setup.config.algorithm_base import (
 from penstock.tasks.setup.config.hyperparameters import (
     AnnealedLearningRate,
     AnnealRounds,
+    Cells,
     ClipRange,
     Discount,
     EntropyWeight,
@@ -190,6 +191,7 @@ class MultiAgentSettings(AlgorithmSettings):
         "sequence_steps",
         "value_after_leaving",
         "final_entropy_weight",
+        "cells",
     )
 
     shared_parameters: bool = Field(
@@ -243,6 +245,7 @@ class MultiAgentSettings(AlgorithmSettings):
         ge=1,
         description="Steps of a recurrent network's training sequence; a round is a whole number of sequences.",
     )
+    cells: Cells = Field({})
     value_after_leaving: bool = Field(
         True,
         description="Critics learn the value of what follows after an agent has left; false: its return ends there.",
@@ -267,7 +270,7 @@ class MultiAgentSettings(AlgorithmSettings):
     def check_environment(self, environment: EnvironmentSpec) -> None:
         """Refuse observations that the network does not support."""
         super().check_environment(environment)
-        check_images(self.network, environment)
+        check_images(self.network, environment, cells=self.cells)
 
     def check_round(self, rows: int) -> None:
         """Refuse more minibatches than rows, normalised images, and schedules whose end no round reaches."""

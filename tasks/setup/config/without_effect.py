@@ -66,4 +66,9 @@ def _of_algorithm(algorithm: AlgorithmSettings) -> list[str]:
             f"algorithm.sequence_steps = {values['sequence_steps']} has no effect: algorithm.network is "
             f"'{values['network']}', which has no memory"
         )
+    if "cells" in changed and values.get("network") != "leaves":
+        lines.append(
+            f"algorithm.cells = {values['cells']} has no effect: algorithm.network is '{values['network']}', which "
+            f"reads no leaves"
+        )
     return lines

@@ -7,6 +7,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 import numpy as np
+from gymnasium.spaces import Box
 
 from penstock import native
 from penstock.native.adapters.one_array import OneArray
@@ -18,8 +19,9 @@ from penstock.tasks.environments.factory import make_pool
 from penstock.tasks.environments.header import loaded_header
 from penstock.tasks.environments.torch.registry import check_torch_environment
 from penstock.tasks.model.algorithms.custom_probe import probe_algorithm
-from penstock.tasks.setup.config.algorithm_base import misread_images
+from penstock.tasks.setup.config.algorithm_base import EncoderSettings, NetworkSettings, misread_images
 from penstock.tasks.setup.config.custom_algorithm import CustomAlgorithmSettings
+from penstock.tasks.setup.config.on_policy import MultiAgentSettings
 from penstock.tasks.setup.config.replay import ReplayConfig
 from penstock.tasks.setup.config.run import TrainConfig
 from penstock.tasks.setup.config.shards import check_stored_as
@@ -260,6 +262,7 @@ def check_acting(config: RunConfig) -> str:
             _check_round_bytes(config, environment)
         if pool.restores_by_replay:
             _try_one_step(config, pool)
+        _check_categories(config, pool)
     custom = probe_algorithm(config).rows if isinstance(config.algorithm, CustomAlgorithmSettings) else None
     if isinstance(config, TrainConfig):
         check_stored_as(config, environment, custom)
@@ -312,6 +315,40 @@ def _try_one_step(config: RunConfig, pool: EnvironmentPool) -> None:
             f"environment: {config.environment.id} was made with the settings {dict(config.environment.settings)}, and "
             f"failed in its first step ({type(cause).__name__}: {cause}); correct the settings, or the environment"
         ) from error
+
+
+def _check_categories(config: RunConfig, pool: EnvironmentPool) -> None:
+    """Refuse grids of cells whose bounds or first observation have a number that is none of the categories.
+
+    Bounds that are those of the leaf's type, such as 0 and 255, say nothing of categories.
+
+    Raises:
+        ConfigError: names the leaf, its numbers and those expected.
+    """
+    algorithm = config.algorithm
+    if not isinstance(algorithm, (NetworkSettings, EncoderSettings, MultiAgentSettings)):
+        return
+    if algorithm.network != "leaves" or not algorithm.cells:
+        return
+    (seen, _), space, start = pool.reset(seed=0), pool.single_observation_space, 0
+    assert isinstance(space, Box)
+    for leaf in pool.environment["observation"]["leaves"]:
+        width = sum(leaf["sizes"]) or math.prod(leaf["shape"])
+        own, start = slice(start, start + width), start + width
+        if leaf["name"] not in algorithm.cells or leaf["kind"] == "choice":
+            continue
+        sizes, of_type = algorithm.cells[leaf["name"]], np.iinfo(leaf["dtype"])
+        low, high = space.low[own], space.high[own]
+        declared = np.where(low > of_type.min, low, 0), np.where(high < of_type.max, high, 0)
+        numbers = np.stack([*declared, seen[0][own]]).reshape(-1, len(sizes))
+        for channel, (size, least, most) in enumerate(zip(sizes, numbers.min(0), numbers.max(0), strict=True)):
+            if not 0 <= least <= most < size:
+                raise ConfigError(
+                    f"algorithm.cells.{leaf['name']} = {list(sizes)}: in channel {channel} of the leaf "
+                    f"'{leaf['name']}', {config.environment.id} has numbers from {least:g} to {most:g} by its bounds "
+                    f"or in its first observation, expected categories from 0 to {size - 1}; correct their number, or "
+                    f"leave it out"
+                )
 
 
 def check_device(config: RunConfig) -> None:

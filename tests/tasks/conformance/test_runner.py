@@ -211,11 +211,14 @@ def test_structured_observations_of_teams_are_checked(name: str, shared: str):
     assert len(report.checks) == 13
 
 
-def test_leaves_of_another_librarys_environment_are_checked():
-    """MiniGrid's view by its convolutions, beside its direction."""
+@pytest.mark.parametrize("cells", slow_after(1, ["{image = [11, 6, 3]}", "{}"]))
+def test_leaves_of_another_librarys_environment_are_checked(cells: str):
+    """MiniGrid's view by its convolutions, as cells or as pixels, beside its direction."""
     pytest.importorskip("minigrid", reason="comes with penstock-rl[minigrid]")
     leaves = ["--environment.structured", "true", "--algorithm.network", "leaves", "--algorithm.features", "4"]
-    report = check_one_algorithm("ppo", "minigrid/MiniGrid-Empty-5x5-v0", ["--algorithm.hidden", "[8]", *leaves])
+    report = check_one_algorithm(
+        "ppo", "minigrid/MiniGrid-Empty-5x5-v0", ["--algorithm.hidden", "[8]", *leaves, "--algorithm.cells", cells]
+    )
     assert failures(report) == {}
     assert len(report.checks) == 13
 

@@ -136,10 +136,12 @@ def test_a_choice_alone_is_taken_as_it_is(make_context: MakeContext):
                 policy.act(wrong)
 
 
-def test_it_is_exported_with_its_encoders(make_context: MakeContext, tmp_path: Path):
-    """The file takes the flat array, and acts as the policy does."""
+@pytest.mark.parametrize("cells", [{}, {"camera": [256] * 3}])
+def test_it_is_exported_with_its_encoders(make_context: MakeContext, tmp_path: Path, cells: dict[str, list[int]]):
+    """The file takes the flat array, and acts as the policy does, row by row too."""
     environment = {"id": ID, "structured": True, "max_episode_steps": None}
-    context = make_context({"environment": environment, "algorithm": {"network": "leaves", "features": 4}})
+    algorithm = {"network": "leaves", "features": 4, "cells": cells}
+    context = make_context({"environment": environment, "algorithm": algorithm})
     commit(context, None)
     policy, theirs = policy_of(context), Explorer()
     rows = policy.as_rows([theirs.reset(seed=seed)[0] for seed in range(8)])[0]
@@ -147,4 +149,4 @@ def test_it_is_exported_with_its_encoders(make_context: MakeContext, tmp_path: P
     assert [leaf["name"] for leaf in about["inputs"][0]["leaves"]][:2] == ["arm.position", "camera"]
     program = torch.export.load(tmp_path / "explorer.pt2").module()
     (action,) = program(torch.from_numpy(rows), torch.zeros(8, 3))
-    assert action.tolist() == policy.act(rows).tolist()
+    assert action.tolist() == policy.act(rows).tolist() == [int(policy.act(row)) for row in rows]

@@ -136,6 +136,17 @@ def test_agents_act_by_their_own_leaves_and_a_central_critic_sees_all(leaf: slic
             assert torch.cat(same).tolist() == [only, False, only]
 
 
+@pytest.mark.parametrize("central", [True, False])
+def test_agents_read_cells(central: bool):
+    """Policies and critics have a kernel for each category of the leaf that the settings name."""
+    mappo = made(central=central, cells={"camera": (256, 256, 256)})
+    observed, _ = TEAM.split(seen(ROWS))
+    for kind, networks in (("policy", mappo._policies), ("value", mappo._critics)):
+        params = mappo.init(1).params[kind]
+        assert params["body.1.0.weight"].shape[1] == 768
+        assert networks.inputs(params, observed, range(AGENTS)).shape[:2] == (ROWS, AGENTS)
+
+
 def test_what_an_agent_that_has_left_observes_changes_nothing():
     """Neither its own inputs nor the others'; all are zeros there, and its own but the id."""
     for central in (True, False):

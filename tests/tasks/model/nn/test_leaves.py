@@ -1,4 +1,4 @@
-"""The network of structured observations: convolutions for each image, and everything else as it is."""
+"""The network of structured observations: convolutions for each image and grid, and everything else as it is."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.functional import one_hot
 
 from penstock.storage.errors import ConfigError
 from penstock.tasks.environments.factory import make_pool
 from penstock.tasks.model.algorithms.behaviour_cloning import BehaviourCloning
 from penstock.tasks.model.algorithms.dqn import DQN
+from penstock.tasks.model.algorithms.impala import IMPALA
 from penstock.tasks.model.algorithms.iql import IQL
 from penstock.tasks.model.algorithms.ppo import PPO
 from penstock.tasks.model.algorithms.qr_dqn import QRDQN
@@ -18,12 +20,13 @@ from penstock.tasks.model.algorithms.sac import SAC
 from penstock.tasks.model.algorithms.td3 import TD3
 from penstock.tasks.model.algorithms.td3_bc import TD3BC
 from penstock.tasks.model.nn.layers import nature, part, small
-from penstock.tasks.model.nn.network import Network, packed_leaves, unpacked_leaves
+from penstock.tasks.model.nn.leaves import packed_leaves, unpacked_leaves
+from penstock.tasks.model.nn.network import Network
 from penstock.tasks.roles.learning.gradients import minibatch_gradient
 from penstock.tasks.setup.config.loading import build_config
 from penstock.tasks.setup.config.off_policy import DQNSettings, QRDQNSettings, SACSettings, TD3Settings
 from penstock.tasks.setup.config.offline import BehaviourCloningSettings, IQLSettings, TD3BCSettings
-from penstock.tasks.setup.config.on_policy import PPOSettings
+from penstock.tasks.setup.config.on_policy import IMPALASettings, PPOSettings
 from penstock.tasks.specs import EnvironmentSpec, Leaf, Spec, Trajectory
 
 from ....support.algorithms.ppo_cases import CHOICES, VECTORS, random
@@ -70,6 +73,36 @@ def test_each_image_has_convolutions_by_its_size():
     torch.testing.assert_close(found, torch.cat(expected, 1))
 
 
+def test_grids_of_cells_have_a_plane_for_each_category():
+    """Bytes, integers and choices by name; a number that is no category is in no plane, and others stay pixels."""
+    leaves = (
+        Leaf("view", "image", "uint8", (4, 5, 2)),
+        Leaf("squares", "choice", "int64", (3, 4, 1), (3,) * 12),
+        Leaf("map", "image", "uint8", (3, 3, 7)),
+        Leaf("board", "numbers", "int32", (3, 3)),
+    )
+    cells = {"view": (6, 3), "squares": (3,), "board": (2,)}
+    seen = Spec("float32", (sum(leaf.width for leaf in leaves),), leaves=leaves)
+    made, generator = network(observation=seen, cells=cells), torch.Generator().manual_seed(3)
+    params = made.init(3, 1.0, generator)
+    view = torch.cat([torch.randint(n, (ROWS, 4, 5, 1), generator=generator) for n in (6, 3)], -1)
+    squares = one_hot(torch.randint(3, (ROWS, 3, 4), generator=generator), 3)
+    pixels, board = (torch.randint(n, (ROWS, *shape)) for n, shape in ((256, (3, 3, 7)), (2, (3, 3))))
+    planes = torch.cat([one_hot(view[..., 0], 6), one_hot(view[..., 1], 3)], -1)
+    view[0, 0, 0], planes[0, 0, 0] = 7, 0
+    rows = torch.cat([leaf.flatten(1) for leaf in (view, squares, pixels, board)], 1).float()
+    grids = {
+        "0": planes.float(),
+        "1": squares.float(),
+        "2": pixels.movedim(1, -1) / 255,
+        "3": one_hot(board, 2).float(),
+    }
+    expected = [small(part(params, f"body.{place}."), grid.movedim(-1, 1)) for place, grid in grids.items()]
+    found = made.encoded(params, made.prepared(rows))
+    assert made.encoded_size == 4 * FEATURES
+    torch.testing.assert_close(found, torch.cat(expected, 1))
+
+
 def test_without_images_it_is_the_perceptron():
     """Same parameters and outputs as `mlp`."""
     seen = Spec("float32", (6,), leaves=(LEAVES[0], LEAVES[2]))
@@ -107,14 +140,14 @@ LEARNERS = [
     pytest.param(SAC, SACSettings(), VECTORS, id="sac"),
 ]
 STEPS, ENVS = 3, 2
+SEVERAL = (*LEAVES[:3], LEAVES[4], Leaf("grid", "numbers", "uint8", (3, 4)))
+CHANGES = {"network": "leaves", "features": FEATURES, "hidden": (6,), "cells": {"grid": (256,)}}
 
 
 def made_of(kind: Any, settings: Any, spaces: EnvironmentSpec) -> Any:
-    leaves = (*LEAVES[:3], LEAVES[4])
-    seen = Spec("float32", (sum(leaf.width for leaf in leaves),), leaves=leaves)
+    seen = Spec("float32", (sum(leaf.width for leaf in SEVERAL),), leaves=SEVERAL)
     environment = EnvironmentSpec("structured", seen, spaces.action, None, None)
-    changes = {"network": "leaves", "features": FEATURES, "hidden": (6,)}
-    return kind(settings.model_copy(update=changes), environment)
+    return kind(settings.model_copy(update=CHANGES), environment)
 
 
 def rows_of(algorithm: Any, state: Any) -> dict[str, torch.Tensor]:
@@ -135,7 +168,7 @@ def rows_of(algorithm: Any, state: Any) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize(("kind", "settings", "spaces"), LEARNERS)
 def test_every_encoder_is_trained(kind: Any, settings: Any, spaces: EnvironmentSpec):
-    """Gradients of each loss reach the convolutions of every image."""
+    """Gradients of each loss reach the convolutions of every image and grid."""
     algorithm = made_of(kind, settings, spaces)
     state = algorithm.init(1)
     rows = rows_of(algorithm, state)
@@ -150,8 +183,29 @@ def test_every_encoder_is_trained(kind: Any, settings: Any, spaces: EnvironmentS
             if "body." in name and name.endswith("weight"):
                 encoders.add(name.split("body.")[1].split(".")[0])
                 assert slope.abs().max() > 0, f"{loss.name} does not train {name}"
-        assert encoders <= {"1", "3"}
-        assert encoders or loss.name == "temperature"
+        assert encoders == (set() if loss.name == "temperature" else {"1", "3", "4"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "spaces"),
+    [
+        *LEARNERS,
+        pytest.param(IMPALA, IMPALASettings(), CHOICES, id="impala"),
+        pytest.param(QRDQN, QRDQNSettings(), CHOICES, id="qr_dqn"),
+        pytest.param(TD3BC, TD3BCSettings(normalize_observation=False), VECTORS, id="td3_bc"),
+        pytest.param(BehaviourCloning, BehaviourCloningSettings(), CHOICES, id="behaviour_cloning"),
+    ],
+)
+def test_every_algorithm_reads_cells(kind: Any, settings: Any, spaces: EnvironmentSpec):
+    """Each network has a kernel for each category."""
+    kernels = [
+        value.shape[1]
+        for group in made_of(kind, settings, spaces).init(1).params.values()
+        for name, value in group.items()
+        if "body.4." in name and value.dim() == 4
+    ]
+    assert kernels
+    assert set(kernels) == {256}
 
 
 OFF_POLICY = [

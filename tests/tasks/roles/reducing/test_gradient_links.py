@@ -64,7 +64,7 @@ VALUES = [
 
 
 def test_messages_arrive_as_they_were_sent():
-    """Of every type and layout, empty ones too, from each learner and back, larger than the system's buffers."""
+    """Every type and layout, empty ones too, from each learner and back, larger than the system's buffers."""
     with ends() as (server, learners), ThreadPoolExecutor(1) as thread:
         for number in (1, 0):
             sending = thread.submit(learners[number].send, VALUES)

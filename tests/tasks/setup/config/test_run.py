@@ -30,14 +30,14 @@ PPO_FIELDS = (
     "entropy_weight, epochs, minibatches, gradient_norm, reward_scale, initial_log_std"
 )
 PPO_SETTINGS = (
-    f"{PPO_FIELDS.replace('name, ', 'name, network, features, channels, sequence_steps, ')}, normalize_observation, "
-    f"normalize_reward, shared_network, value_weight, actions, reward_normalization, advantage_normalization, "
-    f"value_clip_range, target_kl, joint_gradient_norm, final_entropy_weight"
+    f"{PPO_FIELDS.replace('name, ', 'name, network, features, channels, sequence_steps, cells, ')}, "
+    f"normalize_observation, normalize_reward, shared_network, value_weight, actions, reward_normalization, "
+    f"advantage_normalization, value_clip_range, target_kl, joint_gradient_norm, final_entropy_weight"
 )
 IMPALA_FIELDS = (
-    "name, network, features, channels, sequence_steps, hidden, learning_rate, final_learning_rate, anneal_rounds, "
-    "discount, trace_decay, rho_limit, c_limit, entropy_weight, value_weight, minibatches, gradient_norm, "
-    "reward_scale, initial_log_std, normalize_observation, normalize_reward, final_entropy_weight"
+    "name, network, features, channels, sequence_steps, cells, hidden, learning_rate, final_learning_rate, "
+    "anneal_rounds, discount, trace_decay, rho_limit, c_limit, entropy_weight, value_weight, minibatches, "
+    "gradient_norm, reward_scale, initial_log_std, normalize_observation, normalize_reward, final_entropy_weight"
 )
 
 

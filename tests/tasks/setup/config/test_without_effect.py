@@ -24,6 +24,7 @@ def lines(values: dict, *, local_store: bool = True) -> list[str]:
         ({"name": "mappo", "value_decay": 0.9}, "value_decay = 0.9 has no effect: algorithm.normalize_value is False"),
         ({"name": "dqn", "returns_across_rounds": True}, "has no effect: algorithm.return_steps is 1, so no return"),
         ({"name": "qr_dqn", "noisy_scale": 0.5, "first_epsilon": 0.3}, "noisy_scale is 0.5, so noisy layers explore"),
+        ({"cells": {"image": [11]}}, "has no effect: algorithm.network is 'mlp', which reads no leaves"),
         ({"sequence_steps": 8}, "sequence_steps = 8 has no effect: algorithm.network is 'mlp'"),
     ],
 )
@@ -53,6 +54,7 @@ def test_counts_of_tasks_that_the_policy_does_not_have_are_named():
         {"final_learning_rate": 1e-4, "anneal_rounds": 10},
         {"name": "dqn", "priority_exponent": 0.6, "correction_minibatches": 9, "priority_correction": 0.5},
         {"network": "recurrent", "sequence_steps": 8},
+        {"network": "leaves", "cells": {"image": [11]}},
         {"normalize_reward": True, "reward_normalization": "running"},
         {"name": "dqn", "return_steps": 3, "returns_across_rounds": True, "first_epsilon": 0.3},
         {"name": "qr_dqn", "first_epsilon": 0.3, "last_epsilon": 0.1, "epsilon_minibatches": 7},
