@@ -26,6 +26,7 @@ from penstock.tasks.model.nn.distributions import (
     vector_probability,
     with_fixed_choice,
 )
+from penstock.tasks.model.nn.functional import module_call, module_parameters, seeded_module
 from penstock.tasks.model.nn.layers import (
     gru,
     gru_sequence,
@@ -39,13 +40,10 @@ from penstock.tasks.model.nn.layers import (
     linear,
     lines,
     mlp,
-    module_call,
-    module_parameters,
     nature,
     noise_numbers,
     noisy_mlp,
     residual,
-    seeded_module,
     small,
 )
 from penstock.tasks.model.nn.leaves import encoded_leaves, init_leaves

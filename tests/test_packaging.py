@@ -80,6 +80,7 @@ FOR_ALGORITHMS = {
     "tasks.model.nn.layers",
     "tasks.model.nn.normalizers",
     "tasks.model.nn.placement_network",
+    "tasks.model.nn.functional",
     "tasks.model.nn.leaves",
     "tasks.model.nn.returns",
     "tasks.model.nn.squashed",

@@ -123,8 +123,9 @@ def _arguments(environment_id: str, options: Sequence[str]) -> dict[str, Any]:
     given = overrides.pop("environment", {})
     if overrides or not set(given) <= {*_CHECKED_SETTINGS}:
         raise ConfigError(
-            f"{' '.join(options)}: found a setting that check-env does not take, expected --environment.structured, "
-            f"--environment.action-mask, --environment.wrappers or --environment.settings.NAME; leave it out"
+            f"{' '.join(options)}: found a setting that check-env does not take, expected --environment.structured "
+            f"true, --environment.action-mask info, --environment.wrappers LIST or --environment.settings.NAME VALUE; "
+            f"leave it out"
         )
     config = build_config({"environment": {**given, "id": environment_id}}).environment
     wrappers = wrappers_of(config, environment_id)

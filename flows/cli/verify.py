@@ -31,14 +31,15 @@ def verify(
     driven meanwhile, but not with --repair.
     """
     from penstock.storage.runs.lease import refuse_driven
-    from penstock.storage.runs.run import RunFolder
+    from penstock.storage.runs.run import RUN, RunFolder
     from penstock.storage.runs.verification import last_to_verify, verify_run
     from penstock.storage.runs.verification import repair as remove_damaged
     from penstock.storage.stores.open import open_store
 
     folder = RunFolder(open_store(store or USUAL_STORE), run)
     last_to_verify(folder, since)
-    if repair:
+    has_description = folder.exists()
+    if repair or not has_description:  # a copy and a fork make `run.json` last
         refuse_driven(folder.store)
     with Working(f"verifying run {run}", quiet=as_json) as working:
         found = verify_run(folder, since, working.update)
@@ -60,6 +61,8 @@ def verify(
         for fault in found.faults:
             problem = "removed, a resume makes it again" if fault.name in removed else fault.problem
             remedy = f" ({only_copy}: restore it from a copy)" if fault.committed else " (no commit names it)"
+            if fault.name == RUN and not has_description:
+                remedy = ""  # the problem has one of its own
             console.print(plain(f"{fault.name}: {problem}{remedy}"), markup=False)
         console.print(
             f"verified {amount(found.commits, 'commits')} and {amount(found.objects, 'objects')} of run {run}: "

@@ -28,6 +28,10 @@ class VerifiedRun(TypedDict):
     """The first fault, in order of name; None if the run is intact."""
 
 
+_MAKERS = ("a copy", "a fork", "an import")
+"""Beginnings of the owners of leases of runs that are being made."""
+
+
 def verify_runs(store: str, run: str | None, since: int) -> list[VerifiedRun]:
     """Verify one run, or all runs of a store; each fault is logged.
 
@@ -45,8 +49,8 @@ def verify_runs(store: str, run: str | None, since: int) -> list[VerifiedRun]:
         row: VerifiedRun = {"run": name, "commits": 0, "objects": 0, "faults": 0, "leftovers": 0, "first": None}
         folder = RunFolder(root, name)
         try:
-            if run is None and not folder.exists() and driver(folder.store):
-                continue  # a copy or a fork, which makes `run.json` last
+            if run is None and not folder.exists() and _is_being_made(folder):
+                continue
             newest = folder.log.newest_stage()
             if run is None and since > (newest or 0) and (newest is not None or folder.exists()):
                 rows.append(row)  # it has no such stage
@@ -64,3 +68,12 @@ def verify_runs(store: str, run: str | None, since: int) -> list[VerifiedRun]:
             logger.warning("run=%s %s", name, problem)
         rows.append(row)
     return rows
+
+
+def _is_being_made(folder: RunFolder) -> bool:
+    """Return whether a run without `run.json` is being made: by a copy, a fork or an import, which make it last.
+
+    Somebody on this host does so, or says so on another one.
+    """
+    found = driver(folder.store)
+    return found is not None and (found.owner_process() == "alive" or found.owner.startswith(_MAKERS))

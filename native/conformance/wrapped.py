@@ -62,6 +62,12 @@ class CheckedWrapped:
         self.id, self._settings = environment_id, dict(settings)
         others = {name: value for name, value in settings.items() if name not in _ENCODING}
         own = own_environment(environment_id, others)
+        if own is not None and (mask := settings.get("action_mask")) not in (None, own.mask):
+            own.close()
+            raise ValueError(
+                f"environment.action_mask = {mask!r}: found {f'a mask in {own.mask!r}' if own.mask else 'no mask'} of "
+                f"allowed choices in {environment_id}; leave it out"
+            )
         if own is not None and own.is_plain:
             own.close()
             own = None

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 _GZIP = b"\x1f\x8b"
-_TOKEN = re.compile(r"""#[^\n]*|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'""")
-"""A comment or a text of a netlist."""
+_TOKEN = re.compile(r"""#[^\n]*|"(?:[^"\\\n]|\\.)*+"?|'(?:[^'\\\n]|\\.)*+'?""")
+"""A comment or a text of a netlist, to its line's end if it has none: nothing is searched twice."""
 _ESCAPE = re.compile(rb"\\(?:([0-7]{1,3})|[xX]([0-9a-fA-F]{1,2})|([abfrv?])|.)", re.DOTALL)
 _CONTROLS = dict(zip(b"abfrv?", b"\a\b\f\r\v?", strict=True))
 _KEPT = {ord("\n"): b"\\n", ord("\t"): b"\\t", **{code: b"\\%c" % code for code in b"\\\"'"}}

@@ -38,7 +38,9 @@ _MESH_SECONDS = 10.0
 """Limit for connecting members that are all present. The whole process is blocked meanwhile: if one of them was just
 lost, a longer limit would keep it from reporting in time for the next gang."""
 _POLL_SECONDS = 0.02
-_AWAIT_SECONDS = 0.002
+_AWAIT_SECONDS = 0.0002
+_AWAIT_SHARE = 0.05
+"""Part of the time that a member has waited for another by which it may notice that one late."""
 
 
 class Rendezvous:
@@ -98,7 +100,8 @@ class Group:
         host, port = membership.host_of(names[0]), membership.advertised(names[0], RENDEZVOUS_PORT)
         deadline = time.monotonic() + assignment.gang_seconds
         own_host = membership.host_of(names[rank])
-        store = self._store = rendezvous.store if rendezvous else self._connect(host, port, membership, deadline)
+        store = rendezvous.store if rendezvous else self._connect(host, port, membership, deadline)
+        self._store: Any = store
         self._awaited = 0
         try:
             store.set(f"{name}/here/{rank}", "1")
@@ -125,7 +128,7 @@ class Group:
     def __exit__(self, *_: object) -> None:
         # Its end closes the connections: peers that wait for this member notice immediately.
         self._group.abort()
-        self._group = None
+        self._group = self._store = None
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the sum of all members' tensors, the same bytes in each of them; `tensor` may be overwritten."""
@@ -160,7 +163,7 @@ class Group:
             while rank != self._rank and not self._store.check([begun]):
                 self._membership.check()
                 waited = time.monotonic() - started
-                time.sleep(min(max(_AWAIT_SECONDS, waited / 20), _POLL_SECONDS))
+                time.sleep(min(max(_AWAIT_SECONDS, _AWAIT_SHARE * waited), _POLL_SECONDS))
         except RuntimeError as error:
             raise self._lost(str(error)) from error
         return self.copy_from(rank, tensor)

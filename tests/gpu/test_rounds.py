@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from penstock.tasks.model.nn.device_work import CapturedWork, Departure, Staged
+from penstock.tasks.environments.torch.device_work import CapturedWork, Departure, Staged
 from penstock.tasks.roles.learning.device_round import DeviceRounds
 from penstock.tasks.roles.reducing.reduction import LocalReduction
 

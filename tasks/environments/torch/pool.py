@@ -26,10 +26,10 @@ from penstock.native.pool.infos import PoolInfos
 from penstock.storage.errors import ConfigError
 from penstock.tasks.environments.torch.actions import HostActions
 from penstock.tasks.environments.torch.batch import Slots
+from penstock.tasks.environments.torch.device_work import Departure
 from penstock.tasks.environments.torch.kernels import kernels_for
 from penstock.tasks.environments.torch.registry import check_torch_environment
 from penstock.tasks.environments.torch.rollout import RoundRecord
-from penstock.tasks.model.nn.device_work import Departure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

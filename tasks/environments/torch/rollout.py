@@ -11,7 +11,7 @@ from torch import Tensor
 
 from penstock.native.batch.kernels import BatchRow
 from penstock.native.interface import RoundEnd
-from penstock.tasks.model.nn.device_work import CapturedWork, Staged
+from penstock.tasks.environments.torch.device_work import CapturedWork, Staged
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -19,7 +19,13 @@ from penstock.storage.shards.specs import Spec
 from penstock.tasks.environments.local_modules import search_working_directory
 from penstock.tasks.model.algorithms.contract import DEFAULTED, Algorithm, Loss
 from penstock.tasks.model.algorithms.source_digest import note_import
-from penstock.tasks.setup.config.algorithm_base import AlgorithmSettings, check_row_steps
+from penstock.tasks.setup.config.algorithm_base import (
+    AlgorithmSettings,
+    EncoderSettings,
+    NetworkSettings,
+    check_cells,
+    check_row_steps,
+)
 from penstock.tasks.specs import NoiseSpec, State
 
 if TYPE_CHECKING:
@@ -162,6 +168,8 @@ def check_held(
     try:
         if type(algorithm).act.__module__.startswith(f"{Algorithm.__module__.rpartition('.')[0]}."):
             AlgorithmSettings.check_environment(held, environment)
+        if isinstance(held, NetworkSettings | EncoderSettings) and held.network == "leaves":
+            check_cells(held.cells, environment)
         if round_steps is not None:
             check_row_steps(held.row_steps, round_steps)
             held.check_round(round_steps * envs // held.row_steps)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from penstock.native import EnvironmentPool, RoundEnd
     from penstock.tasks.environments.self_play import SelfPlayPool
-    from penstock.tasks.model.nn.device_work import Departure
+    from penstock.tasks.environments.torch.device_work import Departure
     from penstock.tasks.runtime.run_context import RunContext
     from penstock.tasks.specs import Params
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Self
 import torch
 
 from penstock.tasks.data.input.fixed_shapes import has_fixed_shapes
+from penstock.tasks.environments.torch.device_work import CapturedWork, Staged
 from penstock.tasks.model.algorithms.contract import Draw, round_limit
-from penstock.tasks.model.nn.device_work import CapturedWork, Staged
 from penstock.tasks.roles.learning.minibatches import rows_of, take_share
 from penstock.tasks.roles.learning.round_update import (
     plan_round,

@@ -200,15 +200,24 @@ class GradientListener:
         self._listener.close()
 
 
-def connect_to_server(server: str, assignment: Assignment, membership: Membership) -> TensorLink:
+def connect_to_server(
+    server: str, assignment: Assignment, membership: Membership, patience_seconds: float
+) -> TensorLink:
     """Return a learner's link to the parameter server.
+
+    Args:
+        server: the server's name.
+        assignment: of the learner.
+        membership: likewise.
+        patience_seconds: how long a message may take to be sent: as long as a reply, since a server that follows a
+            stored order takes minibatches of others first.
 
     Raises:
         MemberLostError: the server is gone.
         GangError: as `Membership.check`.
     """
     address = LinkAddress.from_json(membership.advertised(server, GRADIENTS))
-    link = connect(address, assignment.replica, assignment.gang_seconds, membership.check)
+    link = connect(address, assignment.replica, patience_seconds, membership.check)
     return TensorLink(link, membership.check)
 
 

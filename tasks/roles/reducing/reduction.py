@@ -346,9 +346,9 @@ def reducing(
             if max_staleness is None:
                 yield ServerReduction(context.algorithm, group, server)
                 return
-            with connect_to_server(everyone[-1], assignment, membership) as link:
-                # A reply may wait for the slowest learner to take so many minibatches.
-                patience_seconds = (max_staleness + 2) * assignment.gang_seconds
+            # A reply may wait for the slowest learner to take so many minibatches.
+            patience_seconds = (max_staleness + 2) * assignment.gang_seconds
+            with connect_to_server(everyone[-1], assignment, membership, patience_seconds) as link:
                 yield StaleReduction(context.algorithm, group, server, link, patience_seconds)
 
 

@@ -57,6 +57,10 @@ class AlgorithmSettings(Settings):
 
     name: str
 
+    def __hash__(self) -> int:
+        """Hash the values, of which some are tables."""
+        return hash((type(self), self.model_dump_json()))
+
     @property
     def columns(self) -> tuple[str, ...]:
         """Return the names of the columns that the algorithm adds to a shard with these settings."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import logging
+import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import prefect
 from prefect.exceptions import ParameterTypeError
 from prefect.logging.configuration import DEFAULT_LOGGING_SETTINGS_PATH, load_logging_config
 
@@ -35,6 +37,12 @@ def logged() -> Iterator[tuple[logging.Logger, io.StringIO]]:
             logger.removeHandler(handler)
 
 
+def log(logger: logging.Logger, message: str, *args: Any, of: str = prefect.__file__) -> None:
+    """Log an error as a program at that path does, with the exception that is being handled."""
+    error = sys.exc_info() if sys.exc_info()[1] else None
+    logger.handle(logger.makeRecord(logger.name, logging.ERROR, of, 1, message, args, error))
+
+
 def fail(error: Exception) -> None:
     raise error from KeyError("cause")
 
@@ -45,9 +53,9 @@ def printed(*errors: Exception) -> list[str]:
         for error in errors:
             try:
                 fail(error)
-            except Exception:
-                logger.exception("Encountered exception during execution")
-                logger.exception("Engine execution exited with unexpected exception")
+            except Exception:  # noqa: BLE001  (Prefect logs every error)
+                log(logger, "Encountered exception during execution")
+                log(logger, "Engine execution exited with unexpected exception")
         return stream.getvalue().splitlines()
 
 
@@ -70,11 +78,31 @@ def test_any_other_error_keeps_its_traceback():
     assert "Traceback (most recent call last):" in lines
 
 
+def test_what_others_log_with_such_an_error_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]):
+    """A callback's record keeps its own words and its traceback; a mistaken record raises nothing in its program."""
+    with logged() as (logger, stream):
+        try:
+            fail(ConfigError("num_envs = 'many': a number"))
+        except ConfigError:
+            log(logger, "the artifact could not be published", of=__file__)
+        lines = stream.getvalue().splitlines()
+    mistaken = logger.makeRecord(logger.name, logging.ERROR, __file__, 1, "%d of %d", (1,), None)
+    ServedConsole(io.StringIO()).handle(mistaken)
+    assert lines[0] == "the artifact could not be published"
+    assert "Traceback (most recent call last):" in lines
+    assert "not enough arguments for format string" in capsys.readouterr().err
+
+
+def test_an_error_without_a_text_is_named():
+    """By its class."""
+    assert printed(ConfigError("")) == ["ConfigError"]
+
+
 def test_what_prefect_says_of_the_same_mistakes_is_left_out():
     """Before it raises the error; everything else is printed as it is."""
     with logged() as (logger, stream):
-        logger.error("%s %s", "Validation of flow parameters failed with error:", "Flow run received invalid ones")
-        logger.error("something else")
+        log(logger, "%s %s", "Validation of flow parameters failed with error:", "Flow run received invalid ones")
+        log(logger, "something else")
         assert stream.getvalue() == "something else\n"
 
 

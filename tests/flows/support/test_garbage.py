@@ -1,5 +1,7 @@
 """Garbage collection of a whole store goes on after any run that it can't collect."""
 
+import json
+
 import pytest
 
 from penstock.flows.support.garbage import collect_all
@@ -74,7 +76,7 @@ def test_runs_that_may_only_be_read_are_skipped(tmp_path, monkeypatch):
 
 
 def test_a_run_that_lost_its_description_is_verified(tmp_path):
-    """Unless somebody drives it: a copy and a fork make `run.json` last. A folder without commits holds no run."""
+    """Unless it is being made: a copy and a fork make `run.json` last. A folder without commits holds no run."""
     root = open_store(tmp_path)
     histories = [History(root, name, real_shards=True) for name in ("a-lost", "b-made", "c-empty")]
     for history in histories[:2]:
@@ -85,6 +87,10 @@ def test_a_run_that_lost_its_description_is_verified(tmp_path):
         (lost,) = verify_runs(str(tmp_path), None, 0)
     assert (lost["run"], lost["commits"], lost["faults"]) == ("a-lost", 1, 1)
     assert (lost["first"] or "").startswith("run.json: it is missing")
+    taken = json.loads(histories[1].run.store.read("lease.json")) | {"released": False, "machine": "another"}
+    for owner, found in (("a copy", ["a-lost"]), ("flow run", ["a-lost", "b-made"])):
+        histories[1].run.store.write("lease.json", [json.dumps(taken | {"owner": owner}).encode()])
+        assert [row["run"] for row in verify_runs(str(tmp_path), None, 0)] == found
     (skipped, _) = verify_runs(str(tmp_path), None, 5)
     assert (skipped["run"], skipped["commits"], skipped["faults"]) == ("a-lost", 0, 0)
 

@@ -298,6 +298,7 @@ def test_a_subclass_keeps_the_limits_of_the_settings_that_it_inherits(write: Wri
     for name, settings, said in (
         ("MyPPO", {"minibatches": 65}, "ppo, from which it inherits: algorithm.minibatches = 65, but a round has only"),
         ("MyPPO", {"network": "recurrent", "sequence_steps": 5}, "schedule.round_steps = 16 is not a multiple"),
+        ("MyPPO", {"network": "leaves", "cells": {"map": [3]}}, "CartPole-v1 has no leaf 'map'"),
         ("MyDQN", {"window_rows": 64, "warm_up_rows": 65}, "the window never has more than 64 rows"),
         ("MySAC", {}, "sac, from which it inherits: algorithm.name = 'sac': it needs vectors as actions"),
     ):

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
 from penstock.storage.errors import GangError, MemberLostError
-from penstock.tasks.roles.reducing.gradient_links import GradientListener, LearnerLinks, TensorLink
+from penstock.tasks.roles.reducing.gradient_links import (
+    GRADIENTS,
+    GradientListener,
+    LearnerLinks,
+    TensorLink,
+    connect_to_server,
+)
 from penstock.tasks.roles.stepping.sockets import LinkAddress, connect
+
+from .test_reduction import assignment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -146,3 +155,37 @@ def test_strangers_are_refused_and_learners_served():
             for future in learners:
                 future.result(PATIENCE_SECONDS).close()
     listener.close()
+
+
+class Advertised:
+    """The part of a membership by which a learner finds its server."""
+
+    def __init__(self, address: LinkAddress) -> None:
+        self.address = address
+
+    def advertised(self, member: str, name: str) -> Any:
+        assert (member, name) == ("server-0", GRADIENTS)
+        return self.address.to_json()
+
+    def check(self) -> None:
+        stay()
+
+
+def test_a_gradient_may_wait_as_long_as_a_reply():
+    """A server that follows a stored order takes it late, and it is more than the system holds for it meanwhile."""
+    gradient, gang_seconds = torch.ones(8_000_000), 0.2
+    listener = GradientListener(HOST, "server-0", 1, PATIENCE_SECONDS)
+    members: Any = Advertised(listener.address)
+
+    def learn() -> None:
+        with connect_to_server("server-0", assignment(gang_seconds), members, PATIENCE_SECONDS) as link:
+            link.send([gradient])
+
+    with ThreadPoolExecutor(1) as threads:
+        learning = threads.submit(learn)
+        with listener.accept(stay) as server:
+            time.sleep(5 * gang_seconds)
+            (found,) = server.receive(0, [gradient])
+        learning.result(PATIENCE_SECONDS)
+    listener.close()
+    assert torch.equal(found, gradient)

@@ -487,3 +487,11 @@ def test_a_users_placement_settings_are_refused_by_their_new_name():
         build_config({"placement": {"act_tasks": 2}})
     with pytest.raises(ConfigError, match=r"^--placement.act-tasks was renamed to --distribution.act-tasks"):
         parse_overrides(["--placement.act-tasks", "2"])
+
+
+def test_equal_settings_have_the_same_hash():
+    """Tables among them, too: a custom algorithm may cache by its settings."""
+    algorithm = {"name": "sac", "network": "leaves", "cells": {"map": [3]}}
+    one, other = (build_config({"algorithm": algorithm}).algorithm for _ in range(2))
+    assert hash(one) == hash(other)
+    assert hash(one) != hash(build_config({"algorithm": {**algorithm, "cells": {}}}).algorithm)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from penstock.tasks.model.nn.device_work import CapturedWork, Departure, Staged, _are_same
+from penstock.tasks.environments.torch.device_work import CapturedWork, Departure, Staged, _are_same
 
-from ....support.algorithms.distant_device import DISTANT, DistantDevice
+from ...support.algorithms.distant_device import DISTANT, DistantDevice
 
 if TYPE_CHECKING:
     from collections.abc import Callable

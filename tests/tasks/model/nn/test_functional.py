@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from penstock.tasks.model.nn.layers import module_call, module_parameters, seeded_module
+from penstock.tasks.model.nn.functional import module_call, module_parameters, seeded_module
 from penstock.tasks.specs import ParameterGroup
 
 
