@@ -312,8 +312,7 @@ def check_env(
     """Check an environment, or a header of one.
 
     Its contract, its spaces, its seeds, saving, threads, memory and speed.
-    One of another library takes settings as a run does: --environment.structured true, --environment.action-mask info,
-    --environment.wrappers LIST and --environment.settings.NAME VALUE.
+    One of another library takes --environment.structured true, .action-mask info, .wrappers LIST, .settings.NAME VALUE.
     """
     with Working(f"checking {target}", quiet=as_json):
         from penstock.flows.cli.check import check, print_reports

@@ -62,11 +62,11 @@ class CheckedWrapped:
         self.id, self._settings = environment_id, dict(settings)
         others = {name: value for name, value in settings.items() if name not in _ENCODING}
         own = own_environment(environment_id, others)
-        if own is not None and (mask := settings.get("action_mask")) not in (None, own.mask):
+        if own is not None and not own.mask and settings.get("action_mask"):
             own.close()
             raise ValueError(
-                f"environment.action_mask = {mask!r}: found {f'a mask in {own.mask!r}' if own.mask else 'no mask'} of "
-                f"allowed choices in {environment_id}; leave it out"
+                f"environment.action_mask = {settings['action_mask']!r}: {environment_id} gives no mask of allowed "
+                f"choices, neither in its infos nor in its observations; leave it out"
             )
         if own is not None and own.is_plain:
             own.close()

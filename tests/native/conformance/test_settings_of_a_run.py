@@ -128,3 +128,9 @@ def test_leaves_that_a_run_would_refuse_are_a_fault():
     outcome, detail = checked("gymnasium/CartPole-v1", *STRUCTURED)[FORMATS]
     assert outcome == "fail"
     assert "found one array of shape [4], expected Discrete, Tuple or Dict; leave it out" in detail
+
+
+def test_a_mask_that_there_is_none_of_is_refused_once():
+    """Every check would fail by it, each under a name of its own."""
+    with pytest.raises(ConfigError, match="action_mask = 'info': gymnasium/CartPole-v1 gives no mask of allowed"):
+        check("gymnasium/CartPole-v1", resources="", sanitize=False, settings=("--environment.action-mask", "info"))

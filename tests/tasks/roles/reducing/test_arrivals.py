@@ -22,12 +22,12 @@ from penstock.tasks.roles.reducing.arrivals import ArrivalServer
 from penstock.tasks.roles.reducing.gradient_links import GradientListener, TensorLink
 from penstock.tasks.roles.reducing.pace import Pace, StalenessTally, parts_of
 from penstock.tasks.roles.reducing.reduction import StaleReduction, awaited_from_first, copy_round_state
-from penstock.tasks.roles.stepping.sockets import LinkAddress, connect
 from penstock.tasks.runtime.metrics import EdgeTally
 from penstock.tasks.runtime.process_group import Group, Rendezvous
 from penstock.tasks.setup.config.on_policy import PPOSettings
 
 from ....support.algorithms.ppo_cases import CHOICES, random
+from .test_gradient_links import linked, stay
 from .test_reduction import HOST, PATIENCE_SECONDS, ROWS, Present, batch_of, meet, plan_of, share, together
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from penstock.tasks.model.algorithms.contract import Loss
+    from penstock.tasks.roles.stepping.sockets import LinkAddress
     from penstock.tasks.specs import State
 
 SHARES = (range(25), range(25, ROWS))
@@ -62,14 +63,6 @@ KINDS = ["plain", "normalising", "dependent"]
 
 def vectors(state: State) -> dict[str, Tensor]:
     return {name: group.flat.clone() for name, group in state.params.items()} | dict(state.targets)
-
-
-def stay() -> None:
-    """Nobody is told to leave."""
-
-
-def linked(address: LinkAddress, rank: int) -> TensorLink:
-    return TensorLink(connect(address, rank, PATIENCE_SECONDS, stay), stay)
 
 
 def learn(

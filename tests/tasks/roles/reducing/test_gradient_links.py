@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -22,29 +21,16 @@ from penstock.tasks.roles.reducing.gradient_links import (
 )
 from penstock.tasks.roles.stepping.sockets import LinkAddress, connect
 
-from .test_reduction import assignment
+from .test_reduction import HOST, PATIENCE_SECONDS, Present, assignment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-HOST = "127.0.0.1"
-PATIENCE_SECONDS = 150.0
 LEARNERS = 2
 
 
 def stay() -> None:
     """Nobody is told to leave."""
-
-
-class Told:
-    """A membership that may be told to leave."""
-
-    def __init__(self) -> None:
-        self.leave = threading.Event()
-
-    def check(self) -> None:
-        if self.leave.is_set():
-            raise GangError("told so")
 
 
 def linked(address: LinkAddress, rank: int) -> TensorLink:
@@ -91,11 +77,11 @@ def test_messages_arrive_as_they_were_sent():
 
 def test_a_server_that_leaves_while_it_waits_is_felt_by_all():
     """It waits for one learner, and the other for its reply: both learners are told at once, not by a time-out."""
-    told, listener = Told(), GradientListener(HOST, "server-0", LEARNERS, PATIENCE_SECONDS)
+    told, listener = Present(0), GradientListener(HOST, "server-0", LEARNERS, PATIENCE_SECONDS)
 
     def serve() -> None:
         with listener.accept(told.check) as server:
-            told.leave.set()
+            told.reason = "told so"
             server.receive(1, VALUES)
 
     def learn(rank: int) -> None:
@@ -114,8 +100,7 @@ def test_a_server_that_leaves_while_it_waits_is_felt_by_all():
 
 def test_a_learner_may_be_told_to_leave():
     """While it waits for a reply that takes long: at once."""
-    told = Told()
-    told.leave.set()
+    told = Present(0, "told so")
     with ends() as (_, learners):
         link = TensorLink(learners[0]._link, told.check)
         with pytest.raises(GangError, match="told so"):
