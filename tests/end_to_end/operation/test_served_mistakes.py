@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from ...support.processes.commands import wait_until
 from .test_stopped_serving import Serving
 
 if TYPE_CHECKING:
@@ -30,9 +31,12 @@ def test_a_mistake_of_a_flow_run_is_printed_once(
     described = [{"name": "wrong", "entrypoint": f"penstock.flows.{entrypoint}"}]
     (tmp_path / "deployments.yaml").write_text(yaml.safe_dump({"deployments": described}))
     with Serving(tmp_path, 1) as serving:
+        others = set(serving.process.descendants())
         failed = serving.start(**parameters)
         serving.wait(failed, "FAILED")
         assert said in serving.ask(f"flow_runs/{failed}")["state"]["message"]
+        # Its process reports the state first, and then prints why.
+        wait_until(lambda: set(serving.process.descendants()) <= others, "the end of the flow run's process")
         serving.process.send(15)
         serving.process.wait()
         lines = serving.process.output.splitlines()

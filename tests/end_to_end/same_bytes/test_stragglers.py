@@ -42,20 +42,48 @@ def store(request, bench, s3_server, s3_url) -> str:
 def start_with_straggler(bench, cluster, store) -> tuple[StoredRun, Any, int, int]:
     """Start a run and stop the process of act-3 well before round 16; return run, flow, and pids of both members.
 
-    Where this process was too slow to stop it in time, the run finishes and another one is started.
+    Where this process was too slow to stop it in time, or a tile of the other process had skipped a round that waits
+    for the stopped one, the run finishes and another one is started.
     """
     for number in itertools.count():
         run = StoredRun(store, f"late-{number}")
         with cluster.members.learners_held():
             flow = bench.train(run.name, SETTINGS, "--quorum", str(QUORUM), store=store)
-            straggler, learner = (cluster.members.pid_of(member, run.name, flow) for member in ("act-3", "learn-0"))
+            pids = [cluster.members.pid_of(f"act-{tile}", run.name, flow) for tile in range(SETTINGS.tiles)]
+            learner = cluster.members.pid_of("learn-0", run.name, flow)
+        straggler = pids[3]
         run.wait_for_round(0, flow)
         os.kill(straggler, signal.SIGSTOP)
-        if not run.commits() and max(stored_choices(run.store, 0, 0), default=0) < 12:
+        others = [tile for tile, pid in enumerate(pids) if pid != straggler]
+        if not run.commits() and max(stored_choices(run.store, 0, 0), default=0) < 12 and go_on_alone(run, others):
             return run, flow, straggler, learner
         os.kill(straggler, signal.SIGCONT)
         flow.succeed()
     raise AssertionError
+
+
+def go_on_alone(run: StoredRun, tiles: list[int]) -> bool:
+    """Wait until a round is learned from these tiles alone, and return True; False if they have skipped too much.
+
+    A late tile skips to the newest round that it may act. Where that leaves out a round that has too few shards yet,
+    the round waits for tiles that are stopped.
+    """
+    outcome: list[bool] = []
+
+    def is_known() -> bool:
+        chosen, rounds = max(stored_choices(run.store, 0, 0), default=-1), [set[int]() for _ in range(SETTINGS.tiles)]
+        for round_, tile in run.stored_rounds():
+            rounds[tile].add(round_)
+        stopped = set[int]().union(*(its for tile, its in enumerate(rounds) if tile not in tiles))
+        to_come = sum(max(rounds[tile], default=-1) <= chosen for tile in tiles)
+        if chosen > max(stopped, default=-1):
+            outcome.append(True)
+        elif to_come + sum(chosen + 1 in its for its in rounds) < QUORUM * SETTINGS.tiles:
+            outcome.append(False)
+        return bool(outcome)
+
+    wait_until(is_known, f"a round of tiles {tiles} alone")
+    return outcome[0]
 
 
 @pytest.mark.slow
