@@ -181,7 +181,7 @@ def test_a_new_user_gets_from_the_wheel_to_a_sweep(trained: Installed):
                 assert "observation" in answer["error"]
         finally:
             server.send_signal(signal.SIGINT)
-        assert server.wait(60) == 130
+        assert server.wait(300) == 130
 
     user.run("penstock", "train", "cartpole", "--name", "c2", "--init-from", "c1@best", "--max-stages", "1", *SMALL)
     assert len(commits(user, "c2")) == 1

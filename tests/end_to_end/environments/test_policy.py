@@ -82,7 +82,7 @@ def test_a_served_policy_answers(bench: Bench, references: References):
     taken = ("serve-policy", run.name, "--port", found[1], "--store", run.url)
     assert bench.penstock(*taken).wait() == 1, "the port is taken"
     server.send(signal.SIGTERM)
-    assert server.wait(30) in {0, -signal.SIGTERM, 128 + signal.SIGTERM}
+    assert server.wait() in {0, -signal.SIGTERM, 128 + signal.SIGTERM}
 
 
 @pytest.mark.slow

@@ -127,7 +127,7 @@ class Terminals:
             if started.poll() is None:
                 started.send_signal(signal.SIGINT)
                 try:
-                    started.wait(60)
+                    started.wait(300)
                 except subprocess.TimeoutExpired:
                     os.killpg(started.pid, signal.SIGKILL)
                     started.wait()

@@ -256,7 +256,7 @@ def test_a_client_ends_its_environments():
     pool = native.make("socket/Closing", 1, address=server.address)
     pool.reset(seed=np.random.default_rng(0).integers(9).item())
     pool.close()
-    assert closed.wait(10)
+    assert closed.wait(150)
     server.close()
     thread.join()
 

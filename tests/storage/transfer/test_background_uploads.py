@@ -159,7 +159,7 @@ def test_the_first_failure_is_told_at_once(threads: int):
     else:
         with pytest.raises(StoreError):
             uploads.submit(1, fail)
-    assert heard.wait(60)
+    assert heard.wait(150)
     with pytest.raises(StoreError, match="the disk is full"):
         uploads.submit(1, lambda: None)
     uploads.close()

@@ -54,7 +54,7 @@ def _held(script: str, *arguments: str) -> tuple[subprocess.Popen[bytes], int]:
     flags = ("--net", "--uts", "--pid", "--mount", "--fork", "--kill-child", "--mount-proc")
     command = ["setpriv", "--pdeathsig", "KILL", "unshare", *flags, "sh", "-euc", script, *arguments]
     holder = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    give_up_at = time.monotonic() + 20
+    give_up_at = time.monotonic() + 150
     while True:
         with contextlib.suppress(psutil.Error):
             for first in psutil.Process(holder.pid).children():
@@ -63,7 +63,7 @@ def _held(script: str, *arguments: str) -> tuple[subprocess.Popen[bytes], int]:
         if holder.poll() is not None or time.monotonic() > give_up_at:
             holder.kill()
             said = holder.communicate()[1].decode(errors="replace").strip()
-            raise NoHostsError(f"namespaces can't be made here: {said or 'not within 20 s'}")
+            raise NoHostsError(f"namespaces can't be made here: {said or 'not within 150 s'}")
         time.sleep(0.01)
 
 
@@ -71,7 +71,7 @@ def _end(holder: subprocess.Popen[bytes], first: int) -> None:
     """End the first process, and with it the kernel ends all others of its namespace."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(first, signal.SIGKILL)
-    holder.wait(20)
+    holder.wait(150)
     holder.stderr.close()
 
 
@@ -192,7 +192,7 @@ class Host:
         """End all that runs on it, at once; harmless afterwards."""
         _end(self._holder, self.first)
         for process in self._started:
-            process.wait(20)
+            process.wait(150)
 
 
 class Process:

@@ -64,7 +64,7 @@ def prefect_server(folder: Path, databases: Path) -> Iterator[str]:
         yield url
     finally:
         os.killpg(process.pid, signal.SIGKILL)
-        process.wait(10)
+        process.wait(150)
 
 
 def migrated_database(folder: Path) -> Path:

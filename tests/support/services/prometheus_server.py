@@ -79,4 +79,4 @@ def prometheus_server(folder: Path, target: str, *rules: Path) -> Iterator[Prome
         yield server
     finally:
         process.terminate()
-        process.wait(60)
+        process.wait(150)
