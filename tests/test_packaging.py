@@ -62,7 +62,7 @@ FLOWS = (
 )
 """Rooms (subpackages) from the lowest to the highest: one may import those before it and none after it. A package's own
 name stands for the modules directly in it."""
-BUILT_UPON = {f"tasks.model.algorithms.{name}" for name in ("behaviour_cloning", "dqn", "sac")}
+BUILT_UPON = {f"tasks.model.algorithms.{name}" for name in ("behaviour_cloning", "dqn", "sac", "td3")}
 """Algorithms of which others are variants."""
 FOR_ALGORITHMS = {
     "tasks.specs",

@@ -21,12 +21,12 @@ from penstock.tasks.model.algorithms.contract import Loss
 from penstock.tasks.model.nn.layers import part
 from penstock.tasks.model.nn.optimizers import cosine_annealed, init_adam, step_adam
 from penstock.tasks.model.nn.returns import set_rows
+from penstock.tasks.setup.config.offline import IQLSettings
 from penstock.tasks.specs import ParameterGroup, State
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.tasks.setup.config.offline import IQLSettings
     from penstock.tasks.specs import Batch, LossInputs, LossResult, Params, Trajectory
 
 _TWINS = ("first.", "second.")

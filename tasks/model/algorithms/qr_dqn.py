@@ -34,12 +34,12 @@ from penstock.tasks.model.nn.action_values import (
 from penstock.tasks.model.nn.distributions import best, require_choice
 from penstock.tasks.model.nn.layers import part
 from penstock.tasks.model.nn.network import Network, rowwise
+from penstock.tasks.setup.config.off_policy import QRDQNSettings
 from penstock.tasks.specs import NoiseSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.tasks.setup.config.off_policy import QRDQNSettings
     from penstock.tasks.specs import LossInputs, LossResult, Params
 
 

@@ -36,6 +36,7 @@ from penstock.tasks.model.nn.squashed import (
 )
 from penstock.tasks.model.nn.surrogate import value_error
 from penstock.tasks.setup.config.off_policy import SACSettings, TD3Settings
+from penstock.tasks.setup.config.offline import TD3BCSettings
 from penstock.tasks.specs import EnvironmentSpec, NoiseSpec, ParameterGroup, Spec, State
 
 if TYPE_CHECKING:
@@ -56,16 +57,10 @@ actor's is 0, and the critics' are 1 and 2."""
 
 @dataclass(frozen=True, slots=True)
 class VectorAlgorithm(Algorithm):
-    """The parts that SAC and TD3 have in common: window, normaliser, random start, twin critics and rows."""
+    """The parts that SAC, TD3 and TD3+BC have in common: normaliser, random start, twin critics and rows."""
 
-    settings: SACSettings | TD3Settings
+    settings: SACSettings | TD3Settings | TD3BCSettings
     environment: EnvironmentSpec
-
-    @property
-    def window(self) -> WindowSpec:
-        """The newest rounds, drawn uniformly."""
-        row_steps = self.settings.row_steps
-        return WindowSpec(self.settings.window_rows // row_steps, row_steps=row_steps)
 
     @property
     def rows(self) -> dict[str, Spec]:
@@ -97,7 +92,8 @@ class VectorAlgorithm(Algorithm):
     def _network(self) -> Network:
         settings, observed = self.settings, self.environment.observation
         sizes, channels, cells = (settings.features, settings.hidden), settings.channels, settings.cells
-        return Network(settings.network, observed, *sizes, relu=True, channels=channels, cells=cells)
+        relu = settings.activation == "relu"
+        return Network(settings.network, observed, *sizes, relu=relu, channels=channels, cells=cells)
 
     def _new_critics(self, generator: torch.Generator) -> dict[str, Tensor]:
         """Return orthogonal weights of both critics, by name."""
@@ -132,7 +128,7 @@ class VectorAlgorithm(Algorithm):
         With memories a row is a sequence (`Network.replayed_rows`).
         """
         settings, columns = self.settings, trajectory.columns
-        followed = transitions_of(trajectory, settings.discount)
+        followed = transitions_of(trajectory, settings.discount, reward_scale=settings.reward_scale)
         observation = self._network.packed(columns["observation"].flatten(0, 1))
         learned = {
             "action": from_bounds(self.environment.action, columns["action"].flatten(0, 1)),
@@ -143,7 +139,7 @@ class VectorAlgorithm(Algorithm):
         if not self._network.recurrent:
             return {"observation": observation, **learned}
         by_step = {name: column.unflatten(0, columns["reward"].shape) for name, column in learned.items()}
-        cut = settings.sequence_steps, settings.burn_in_steps
+        cut = settings.row_steps, settings.burn_in_steps
         return self._network.replayed_rows(columns, observation, by_step, *cut, columns["memory"])
 
     def stats(self, batch: Batch) -> dict[str, Tensor]:
@@ -152,12 +148,6 @@ class VectorAlgorithm(Algorithm):
             own = batch["observation"][:, self.settings.burn_in_steps :]
             batch = {"observation": own.flatten(0, 1), "action": batch["action"].flatten(0, 1)}
         return {**self._normalizers.sums(batch), **self._start.sums(batch)}
-
-    def plan(self, generator: torch.Generator, window: Window) -> Iterator[Draw]:
-        """Yield minibatches of the whole window, once it has `warm_up_rows`."""
-        if window.rows >= self.settings.training_rows(self.settings.warm_up_rows):
-            for _ in range(self.settings.minibatches):
-                yield window.draw(generator, self.settings.minibatch_rows)
 
     def after_round(self, state: State, stats: Mapping[str, Tensor]) -> State:
         """Update the normaliser, and count the steps that are acted at random."""
@@ -200,7 +190,7 @@ class VectorAlgorithm(Algorithm):
     @property
     def _loss_noise(self) -> NoiseSpec:
         """Return the random numbers of a training row."""
-        steps = (self.settings.sequence_steps,) if self._network.recurrent else ()
+        steps = (self.settings.row_steps,) if self._network.recurrent else ()
         return NoiseSpec("normal", (*steps, self._numbers))
 
     def _noise_of(self, batch: LossInputs) -> Tensor:
@@ -215,7 +205,7 @@ class VectorAlgorithm(Algorithm):
 
     def _rows(self, values: Tensor) -> Tensor:
         """Return values of steps `[B, ...]` by row: with memories `[rows, steps, ...]`."""
-        return values.unflatten(0, (-1, self.settings.sequence_steps)) if self._network.recurrent else values
+        return values.unflatten(0, (-1, self.settings.row_steps)) if self._network.recurrent else values
 
     def _mean(self, batch: LossInputs, *terms: tuple[Tensor, float | Tensor]) -> Tensor:
         """Return `weighted_mean` of terms whose values and weights are by step."""
@@ -232,7 +222,26 @@ class VectorAlgorithm(Algorithm):
 
 
 @dataclass(frozen=True, slots=True)
-class SAC(VectorAlgorithm):
+class WindowAlgorithm(VectorAlgorithm):
+    """The parts that SAC and TD3 alone have in common: rows are drawn from a window of the newest rounds."""
+
+    settings: SACSettings | TD3Settings
+
+    @property
+    def window(self) -> WindowSpec:
+        """The newest rounds, drawn uniformly."""
+        row_steps = self.settings.row_steps
+        return WindowSpec(self.settings.window_rows // row_steps, row_steps=row_steps)
+
+    def plan(self, generator: torch.Generator, window: Window) -> Iterator[Draw]:
+        """Yield minibatches of the whole window, once it has `warm_up_rows`."""
+        if window.rows >= self.settings.training_rows(self.settings.warm_up_rows):
+            for _ in range(self.settings.minibatches):
+                yield window.draw(generator, self.settings.minibatch_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class SAC(WindowAlgorithm):
     """SAC with an automatic temperature, for one environment's spaces."""
 
     settings: SACSettings

@@ -19,58 +19,55 @@ import torch
 from torch import Tensor
 
 from penstock.tasks.model.algorithms.contract import Loss
-from penstock.tasks.model.algorithms.sac import CRITICS, VectorAlgorithm
+from penstock.tasks.model.algorithms.sac import CRITICS, VectorAlgorithm, WindowAlgorithm
 from penstock.tasks.model.nn.layers import part
 from penstock.tasks.model.nn.optimizers import init_adam, step_adam
 from penstock.tasks.model.nn.squashed import bounded, jittered, smaller
 from penstock.tasks.model.nn.surrogate import value_error
+from penstock.tasks.setup.config.off_policy import TD3Settings
+from penstock.tasks.setup.config.offline import TD3BCSettings
 from penstock.tasks.specs import NoiseSpec, ParameterGroup, State
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.tasks.setup.config.off_policy import TD3Settings
     from penstock.tasks.specs import LossInputs, LossResult, Params
 
 _ACTOR = "actor/"
-_UPDATES = "updates"
+UPDATES = "updates"
 
 
 @dataclass(frozen=True, slots=True)
-class TD3(VectorAlgorithm):
-    """Twin delayed deterministic policy gradients, for one environment's spaces."""
+class DelayedAlgorithm(VectorAlgorithm):
+    """The parts that TD3 and TD3+BC have in common: a deterministic actor that waits, and smoothed targets."""
 
-    settings: TD3Settings
+    settings: TD3Settings | TD3BCSettings
 
     @property
     def noise(self) -> NoiseSpec:
         """Normal noise displaces the actor's action, or makes a random one."""
         return NoiseSpec("normal", self.environment.action.shape)
 
-    @property
-    def losses(self) -> tuple[Loss, ...]:
-        """Critics, with noise for the target policy's actions, then the actor against the updated first critic."""
-        return (
-            Loss("critic", "critic", self._critic_loss, self._loss_noise),
-            Loss("actor", "actor", self._actor_loss),
-        )
-
     def init(self, seed: int) -> State:
         """Return orthogonal weights; the targets start as copies of actor and critics."""
         generator = torch.Generator().manual_seed(seed)
         actor = self._network.init(self._numbers, 0.01, generator)
         critics = self._new_critics(generator)
-        params = {"critic": ParameterGroup(critics), "actor": ParameterGroup(actor)}
+        params = {"critic": ParameterGroup(critics), **self._further_groups(), "actor": ParameterGroup(actor)}
         followed = {**critics, **{f"{_ACTOR}{name}": value for name, value in actor.items()}}
         state = State(
             params=params,
-            optimizer={name: init_adam(group.flat) for name, group in params.items()},
+            optimizer={name: init_adam(params[name].flat) for name in ("critic", "actor")},
             targets={name: value.clone() for name, value in followed.items()}
-            | {_UPDATES: torch.zeros((), dtype=torch.int64)},
+            | {UPDATES: torch.zeros((), dtype=torch.int64)},
         )
         self._normalizers.init(state)
         self._start.init(state)
         return state
+
+    def _further_groups(self) -> dict[str, ParameterGroup]:
+        """Return parameter groups that take no step of Adam."""
+        return {}
 
     def act(
         self, params: Params, carry: Tensor | None, observation: Tensor, noise: Tensor
@@ -94,16 +91,16 @@ class TD3(VectorAlgorithm):
             for prefix, group in (("", "critic"), (_ACTOR, "actor")):
                 for name, value in state.params[group].items():
                     state.targets[f"{prefix}{name}"].lerp_(value, self.settings.target_share)
-        state.targets[_UPDATES] += 1
+        state.targets[UPDATES] += 1
         return state
 
     def is_due(self, loss: Loss, state: State) -> bool:
-        """Return whether a loss takes a step: the critics' in every minibatch, the actor's when it is its turn."""
-        return loss.group == "critic" or self._is_actors_turn(state)
+        """Return whether a loss takes a step: the actor's when it is its turn, the others' in every minibatch."""
+        return loss.group != "actor" or self._is_actors_turn(state)
 
     def _is_actors_turn(self, state: State) -> bool:
         """Return whether the actor takes a step in this minibatch: in the first one, and in each one delay later."""
-        return int(state.targets[_UPDATES]) % self.settings.policy_delay == 0
+        return int(state.targets[UPDATES]) % self.settings.policy_delay == 0
 
     def _action(self, actor: Mapping[str, Tensor], encoded: Tensor) -> Tensor:
         """Compute the actor's actions, `[B, n]`."""
@@ -124,10 +121,29 @@ class TD3(VectorAlgorithm):
         outputs = {"critic_loss": first.detach() + second.detach(), "value": values[0].detach().squeeze(-1)}
         return self._mean(batch, (first, 1.0), (second, 1.0)), self._outputs(outputs)
 
-    def _actor_loss(self, params: Params, batch: LossInputs) -> LossResult:
-        """Return minus the first critic's value of the actor's action: the deterministic policy gradient."""
+    def _judged(self, params: Params, batch: LossInputs) -> tuple[Tensor, Tensor]:
+        """Compute the actor's actions, `[B, n]`, and the first critic's values of them, `[B, 1]`."""
         now = self._now(params, batch)
         action = self._action(params["actor"], now(params["actor"], 0))
-        value = self._value(params["critic"], CRITICS[0], now, action)
+        return action, self._value(params["critic"], CRITICS[0], now, action)
+
+
+@dataclass(frozen=True, slots=True)
+class TD3(DelayedAlgorithm, WindowAlgorithm):
+    """Twin delayed deterministic policy gradients, for one environment's spaces."""
+
+    settings: TD3Settings
+
+    @property
+    def losses(self) -> tuple[Loss, ...]:
+        """Critics, with noise for the target policy's actions, then the actor against the updated first critic."""
+        return (
+            Loss("critic", "critic", self._critic_loss, self._loss_noise),
+            Loss("actor", "actor", self._actor_loss),
+        )
+
+    def _actor_loss(self, params: Params, batch: LossInputs) -> LossResult:
+        """Return minus the first critic's value of the actor's action: the deterministic policy gradient."""
+        _, value = self._judged(params, batch)
         outputs = {"actor_loss": -value.detach().squeeze(-1)}
         return self._mean(batch, (value, -1.0)), self._outputs(outputs)

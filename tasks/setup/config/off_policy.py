@@ -182,6 +182,10 @@ class VectorSettings(WindowSettings):
 
     action_kinds: ClassVar[tuple[str, ...]] = ("box",)
     omitted_when_default: ClassVar[tuple[str, ...]] = ("sequence_steps", "burn_in_steps")
+    activation: ClassVar[str] = "relu"
+    """A setting of TD3+BC alone."""
+    reward_scale: ClassVar[float] = 1.0
+    """A setting of TD3+BC alone."""
 
     hidden: Hidden = (256, 256)
     learning_rate: LearningRate = 3e-4

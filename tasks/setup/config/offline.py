@@ -141,6 +141,10 @@ class TD3BCSettings(EncodedSettings):
     action_kinds: ClassVar[tuple[str, ...]] = ("box",)
     takes_any_action: ClassVar[str] = "iql"
     omitted_when_default: ClassVar[tuple[str, ...]] = ("activation", "moment_rounds")
+    burn_in_steps: ClassVar[int] = 0
+    """A setting of SAC and TD3, which may have a memory."""
+    random_steps: ClassVar[int] = 0
+    """A setting of SAC and TD3, which act while they learn."""
 
     name: Literal["td3_bc"] = Field("td3_bc", description="The algorithm.")
     hidden: Hidden = (256, 256)

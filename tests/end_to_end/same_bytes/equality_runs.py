@@ -40,6 +40,8 @@ MEMORY = "dqn-memory"
 """DQN with a memory, R2D2."""
 MEMORIES = "sac-memories"
 """SAC whose actor and critics have a memory each."""
+DELAYED_MEMORIES = "td3-memories"
+"""TD3 with the same memories: its actor is deterministic, and waits with all targets for every other minibatch."""
 
 _SMALL = "hidden = [8]\nminibatches = 2"
 _OFF_POLICY = f"{_SMALL}\nwindow_rows = 300\nwarm_up_rows = 150\nminibatch_rows = 16"
@@ -77,6 +79,8 @@ ALGORITHMS = {
     "returns_across_rounds = true\ntarget_minibatches = 5\nquantiles = 4\nnoisy_scale = 0.5",
     # Random actions until the first stage's third round has ended.
     "td3": f"Pendulum-v1 {_OFF_POLICY}\nnormalize_observation = true\nrandom_steps = 200",
+    DELAYED_MEMORIES: f"Pendulum-v1 {_OFF_POLICY}\nrandom_steps = 200\nnetwork = 'recurrent'\nfeatures = 8\n"
+    "sequence_steps = 4\nburn_in_steps = 2",
 }
 
 
@@ -140,7 +144,8 @@ def start(
 def policies_of(algorithm: str) -> tuple[str, ...]:
     if algorithm == APART:
         return (ALONE, "multiple_learners", "agents")
-    return ANY
+    # What is distributed of memories is SAC's in all other policies, too.
+    return (ALONE, "multiple_learners") if algorithm == DELAYED_MEMORIES else ANY
 
 
 def assert_near(found: dict[str, np.ndarray], expected: dict[str, np.ndarray], what: str) -> None:

@@ -3,6 +3,7 @@
 Nothing here calls a function of `tasks.model.nn`. Gradients are torch's own, of the formulas of docs/algorithms.md.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -48,7 +49,7 @@ def near(found: Tensor, expected: Tensor, tolerance: float = 2e-6) -> None:
     expected = expected.detach()
     assert found.shape == expected.shape
     scale = float(expected.abs().max())
-    assert scale > 0
+    assert 0 < scale < math.inf
     difference = float((found.detach().double() - expected).abs().max())
     assert difference <= tolerance * scale, f"{difference:.3g} of {scale:.3g}"
 

@@ -17,15 +17,17 @@ from penstock.storage.runs.run import RunFolder
 from penstock.storage.stores.open import open_store
 from penstock.tasks.driver.run import _stored_config, describe_run
 from penstock.tasks.model.algorithms.contract import Algorithm
-from penstock.tasks.model.algorithms.custom import make_custom, typed_settings
+from penstock.tasks.model.algorithms.custom import load_class, make_custom, typed_settings
 from penstock.tasks.model.algorithms.custom_probe import custom_files, probe_algorithm, with_custom_defaults
 from penstock.tasks.model.algorithms.ppo import PPO
 from penstock.tasks.runtime.assignment import Assignment
 from penstock.tasks.runtime.run_context import load_context
+from penstock.tasks.setup.config.algorithm_base import implementation_of
 from penstock.tasks.setup.config.custom_algorithm import CustomAlgorithmSettings
-from penstock.tasks.setup.config.loading import build_config, with_overrides
+from penstock.tasks.setup.config.loading import build_config, choices_of, with_overrides
 from penstock.tasks.setup.config.on_policy import PPOSettings
-from penstock.tasks.setup.config.replay import build_replay_config
+from penstock.tasks.setup.config.replay import ReplayConfig, build_replay_config
+from penstock.tasks.setup.config.run import TrainConfig
 from penstock.tasks.setup.planning.preflight import check_distribution
 
 from ....support.algorithms.ppo_cases import CHOICES
@@ -282,6 +284,26 @@ class Choosing(SAC):
     def act(self, params, carry, observation, noise):
         return super().act(params, carry, observation, noise)
 """
+
+
+SHIPPED = {
+    name: model
+    for kind in (TrainConfig, ReplayConfig)
+    for name, model in choices_of(kind.model_fields["algorithm"].annotation).items()
+    if name != "custom"
+}
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_shipped_algorithm_can_be_inherited_from(write: Write, name: str):
+    """A subclass has its settings beside its own: fields of all classes above it have types that can be read."""
+    module, _, kind = implementation_of(SHIPPED[name]).partition(":")
+    imports = f"from dataclasses import dataclass\nfrom {module} import {kind}"
+    mine = f"@dataclass(frozen=True, kw_only=True)\nclass Mine({kind}):\n    width: int = 3"
+    mine = f"{write(mine, imports)}:Mine"
+    settings = CustomAlgorithmSettings(name=mine, hidden=[5], width=4)
+    expected = SHIPPED[name](hidden=(5,)).model_dump(mode="json", exclude={"name"})
+    assert typed_settings(load_class(mine), settings) == {**expected, "width": 4}
 
 
 @pytest.mark.slow
