@@ -73,10 +73,13 @@ def folded_seed(seed: int, bits: int) -> int:
     return folded
 
 
-def reset_mask(options: MutableMapping[str, Any] | None, num_envs: int) -> NDArray[np.bool_]:
+def reset_mask(
+    options: MutableMapping[str, Any] | None, num_envs: int, others: Collection[str] = ()
+) -> NDArray[np.bool_]:
     """Return the mask of environments to reset: all, or `options["reset_mask"]`, which is removed from the options.
 
     It is removed from the caller's dictionary, as SyncVectorEnv does: using that dictionary twice resets all of them.
+    The names of `others` may be there too.
 
     Raises:
         TypeError: The mask is not a NumPy array of bool.
@@ -84,9 +87,12 @@ def reset_mask(options: MutableMapping[str, Any] | None, num_envs: int) -> NDArr
     """
     if not options:
         return np.ones(num_envs, dtype=np.bool_)
-    unknown = sorted(set(options) - {"reset_mask"})
+    unknown = sorted(set(options) - {"reset_mask", *others})
     if unknown:
-        raise ValueError(f"unknown reset options {unknown}; there is 'reset_mask', and make() takes the configuration")
+        known = ", ".join(map(repr, ("reset_mask", *others)))
+        raise ValueError(f"unknown reset options {unknown}; there is {known}, and make() takes the configuration")
+    if "reset_mask" not in options:
+        return np.ones(num_envs, dtype=np.bool_)
     return checked_mask(options.pop("reset_mask"), num_envs)
 
 

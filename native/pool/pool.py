@@ -18,6 +18,7 @@ from penstock.native.interface import EnvironmentSpec, ObservationFormat, RoundE
 from penstock.native.pool import task_libraries
 from penstock.native.pool.arguments import checked_seed, core_values, one_seed_each, reset_mask
 from penstock.native.pool.asynchronous import Asynchronous
+from penstock.native.pool.generators import start_bounds, start_options, starts_within
 from penstock.native.pool.infos import PoolInfos
 from penstock.native.pool.rendering import metadata_of
 from penstock.native.pool.resources import shared_from
@@ -122,7 +123,8 @@ class Pool(Asynchronous):
             seed: An int gives environment i the seed `seed + i`; a sequence gives one seed an environment. Where it is
                 None the environment's generator is kept, or is seeded by the operating system if it has none yet.
             options: `{"reset_mask": bool[num_envs]}` resets those alone, and is taken out of the dictionary, as
-                Gymnasium does; there are no other options.
+                Gymnasium does. Classic control takes Gymnasium's bounds of the first state too: `low` and `high`,
+                Pendulum `x_init` and `y_init`. There are no other options.
 
         Raises:
             ValueError: A seed is not in [0, 2**64), their number is wrong, an option is not known, or the mask has
@@ -130,7 +132,8 @@ class Pool(Asynchronous):
             TypeError: The mask is not a NumPy array of bool.
         """
         each = one_seed_each(seed, self.num_envs)
-        mask = reset_mask(options, self.num_envs)
+        mask = reset_mask(options, self.num_envs, start_options(self.environment["id"]))
+        bounds = start_bounds(self.environment["id"], options)
         seeds = np.zeros(self.num_envs, dtype=np.uint64)
         given = np.zeros(self.num_envs, dtype=np.bool_)
         for index, value in enumerate(each):
@@ -142,6 +145,12 @@ class Pool(Asynchronous):
             self._seeds[index] = int(seeds[index])
         self._seeded |= mask
         self._core.reset(seeds, given, mask)
+        if bounds is not None:
+            saved = self._core.save()
+            starts = starts_within(self.environment["id"], bounds, saved["generator"][mask])
+            for name, values in starts.items():
+                saved[f"state.{name}"][mask] = values
+            self._core.restore(saved)
         return self._core.observation, self._infos.after_reset(self._core, mask)
 
     def picture(self, environment: int) -> NDArray[np.uint8]:

@@ -16,6 +16,8 @@ from penstock.native.registry import registry
 GROUP = "penstock.environments"
 
 _called: set[tuple[str, str]] = set()
+_packages: dict[str, str] = {}
+"""By id, the name of the package that has brought it."""
 # Members of a run share a process: a thread waits while another one loads. A package that makes a pool
 # while it loads enters again.
 _loading = threading.RLock()
@@ -32,6 +34,7 @@ def load_installed() -> tuple[str, ...]:
             if (point.name, point.value) in _called:
                 continue
             _called.add((point.name, point.value))
+            known = set(_core.environment_ids())
             try:
                 point.load()()
             except Exception as error:  # noqa: BLE001 whatever another's package raises
@@ -41,7 +44,14 @@ def load_installed() -> tuple[str, ...]:
                     RuntimeWarning,
                     stacklevel=2,
                 )
+            if point.dist is not None:
+                _packages.update(dict.fromkeys(set(_core.environment_ids()) - known, point.dist.name))
         return tuple(name for name in _core.environment_ids() if name not in before)
+
+
+def package_behind(environment_id: str) -> str | None:
+    """Return the name of the installed package that has brought an id; None if none has."""
+    return _packages.get(environment_id)
 
 
 def load_installed_again() -> None:

@@ -23,7 +23,8 @@ from penstock.native.adapters.minatar import minatar_ids
 from penstock.native.adapters.minigrid import minigrid_ids
 from penstock.native.pool import control_suite, mujoco_library, task_libraries
 from penstock.native.pool.spaces import VECTOR_ENTRY_POINT
-from penstock.native.registry.entry_points import load_installed
+from penstock.native.registry.entry_points import load_installed, package_behind
+from penstock.native.registry.wrapped import named_family
 from penstock.native.simulators.brax import brax_ids
 from penstock.native.simulators.playground import playground_ids
 from penstock.native.simulators.warp import warp_ids
@@ -72,6 +73,33 @@ def families(pattern: str = "") -> tuple[Family, ...]:
         if (ids := tuple(name for name in one.ids if _matches(name, pattern)))
     ]
     return tuple(chosen)
+
+
+def packages_of(environment_id: str) -> tuple[str, ...]:
+    """Return the names of the packages besides Penstock on whose code and files an environment's episodes depend.
+
+    One that is not installed may be among them. No package is imported but those that bring environments in C++.
+    """
+    if environment_id in mujoco_library.IDS:
+        return "gymnasium", "mujoco"
+    if environment_id in control_suite.IDS:
+        return "dm-control", "mujoco"
+    named = named_family(environment_id)
+    if named is not None and named.prefix != GYMNASIUM:
+        return named.packages
+    if named is None:
+        if environment_id not in _core.environment_ids():
+            load_installed()
+        if environment_id in _core.environment_ids():
+            package = package_behind(environment_id)
+            return () if package is None else (package,)
+    name = environment_id.removeprefix(GYMNASIUM)
+    module, colon, _ = name.rpartition(":")
+    spec = gymnasium.registry.get(name)
+    if spec is None and not colon:
+        return ()
+    needed = module.partition(".")[0] if spec is None else _needs(spec)
+    return ("gymnasium", needed) if needed else ("gymnasium",)
 
 
 def extra(name: str) -> str:

@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode
 from penstock.native import _core
 from penstock.native.pool.attributes import get_attribute, is_environments_own, set_attribute
 from penstock.native.pool.control_suite import STEP_SECONDS
-from penstock.native.pool.generators import words_of
+from penstock.native.pool.generators import start_options, words_of
 from penstock.native.pool.mujoco_data import MujocoView, has_mujoco_model
 from penstock.native.pool.rendering import Renderer, checked_render_mode, draws_itself, metadata_of
 from penstock.native.pool.spaces import single_spec
@@ -70,14 +70,15 @@ class SingleEnv(gymnasium.Env[Any, Any]):
 
         Args:
             seed: Seed of a new generator; None keeps the current one.
-            options: There are none.
+            options: Of classic control, bounds of the first state, as in `Pool.reset`; of others there are none.
 
         Raises:
-            ValueError: The seed is not in [0, 2**64), or there is an option.
+            ValueError: The seed is not in [0, 2**64), or an option is not known or has an invalid value.
         """
-        if options:
-            raise ValueError(f"unknown reset options {sorted(options)}; the constructor takes the configuration")
-        observation, infos = self._pool.reset(seed=None if seed is None else [seed])
+        unknown = sorted(set(options or {}) - set(start_options(self._pool.environment["id"])))
+        if unknown:
+            raise ValueError(f"unknown reset options {unknown}; the constructor takes the configuration")
+        observation, infos = self._pool.reset(seed=None if seed is None else [seed], options=dict(options or {}))
         self._going, self._action = True, None
         if self.render_mode == "human":
             self.render()

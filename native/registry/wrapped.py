@@ -73,6 +73,8 @@ class WrappedFamily:
     """True if Gymnasium makes each environment, so that its wrappers can be put around it."""
     encodes: bool = False
     """True if observations may be structured, so that `structured` and `action_mask` have a meaning."""
+    packages: tuple[str, ...] = ()
+    """Names of the installed packages on which episodes depend."""
 
 
 def _plainly(
@@ -102,20 +104,66 @@ def _none(_: str) -> SettingTypes:
     return {}
 
 
-_GYMNASIUM = WrappedFamily(GYMNASIUM, _gymnasium, gymnasium_types, registered_ids, by_gymnasium=True, encodes=True)
+_GYMNASIUM = WrappedFamily(
+    GYMNASIUM,
+    _gymnasium,
+    gymnasium_types,
+    registered_ids,
+    by_gymnasium=True,
+    encodes=True,
+    packages=("gymnasium",),
+)
 _FAMILIES = (
-    WrappedFamily(ATARI, _plainly(atari_source), atari_types, atari_ids),
-    WrappedFamily(MINATAR, _encoded(minatar_source), minatar_types, minatar_ids, by_gymnasium=True, encodes=True),
-    WrappedFamily(MINIGRID, _encoded(minigrid_source), minigrid_types, minigrid_ids, by_gymnasium=True, encodes=True),
-    WrappedFamily(ENVPOOL, _encoded(envpool_source), envpool_types, envpool_ids, encodes=True),
+    WrappedFamily(ATARI, _plainly(atari_source), atari_types, atari_ids, packages=("ale-py",)),
     WrappedFamily(
-        DM_CONTROL, _encoded(dm_control_source), dm_control_types, dm_control_ids, by_gymnasium=True, encodes=True
+        MINATAR,
+        _encoded(minatar_source),
+        minatar_types,
+        minatar_ids,
+        by_gymnasium=True,
+        encodes=True,
+        packages=("minatar", "gymnasium"),
     ),
-    WrappedFamily(PETTINGZOO, _pettingzoo, pettingzoo_types, pettingzoo_ids),
+    WrappedFamily(
+        MINIGRID,
+        _encoded(minigrid_source),
+        minigrid_types,
+        minigrid_ids,
+        by_gymnasium=True,
+        encodes=True,
+        packages=("minigrid", "gymnasium"),
+    ),
+    WrappedFamily(ENVPOOL, _encoded(envpool_source), envpool_types, envpool_ids, encodes=True, packages=("envpool",)),
+    WrappedFamily(
+        DM_CONTROL,
+        _encoded(dm_control_source),
+        dm_control_types,
+        dm_control_ids,
+        by_gymnasium=True,
+        encodes=True,
+        packages=("dm-control", "mujoco", "gymnasium"),
+    ),
+    WrappedFamily(PETTINGZOO, _pettingzoo, pettingzoo_types, pettingzoo_ids, packages=("pettingzoo", "mpe2")),
     WrappedFamily(SOCKET, _encoded(socket_source), _none, tuple, encodes=True),
-    WrappedFamily(BRAX, _plainly(brax_source), brax_types, brax_ids, gives_state=True),
-    WrappedFamily(WARP, _plainly(warp_source), _none, warp_ids, gives_state=True),
-    WrappedFamily(MJX, _plainly(playground_source), playground_types, playground_ids, gives_state=True),
+    WrappedFamily(
+        BRAX, _plainly(brax_source), brax_types, brax_ids, gives_state=True, packages=("brax", "mujoco-mjx", "jax")
+    ),
+    WrappedFamily(
+        WARP,
+        _plainly(warp_source),
+        _none,
+        warp_ids,
+        gives_state=True,
+        packages=("mujoco-warp", "warp-lang", "mujoco", "gymnasium"),
+    ),
+    WrappedFamily(
+        MJX,
+        _plainly(playground_source),
+        playground_types,
+        playground_ids,
+        gives_state=True,
+        packages=("playground", "mujoco-mjx", "jax"),
+    ),
     _GYMNASIUM,
 )
 

@@ -148,9 +148,19 @@ class SelfPlayPool:
         """Make the learner's move t, int64 `[B]`, and the other side's reply.
 
         Writes row t of reward, terminated, truncated and episode_id, and row t + 1 of the observations.
+
+        Raises:
+            ValueError: the game truncated an episode by the learner's move: only the other player's view follows it.
         """
         observation, reward, terminated, truncated, episode_id = self._columns
         seen, own, over, cut, _ = self._game.step_rows(action, self._all)
+        if (cut & ~over).any():
+            # What the other player sees says nothing of how the learner's return would go on.
+            raise ValueError(
+                f"{self._game.environment['id']} truncated an episode by the learner's move, expected a game that ends "
+                f"by its rules; have its step give `terminated`, with the reward that such an end has, or choose "
+                f"league.opponents = 'environment'"
+            )
         going = np.flatnonzero(~(over | cut))
         if len(going):
             replies = self._moves(seen[going], going, self._noise[2 * t])

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import platform
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from penstock.native.kernel_level import level
+from penstock.native.registry.families import packages_of
+from penstock.tasks.setup.config.environment import module_of_wrapper
+
+if TYPE_CHECKING:
+    from penstock.tasks.setup.config.run import RunConfig
+
+_ENVIRONMENT = "environment"
 
 _PACKAGES = ("torch", "numpy", "pyarrow", "safetensors")
 _INSTRUCTION_SETS = ("avx", "avx2", "fma", "avx512f", "avx512vl", "avx512_bf16", "amx_tile", "amx_bf16", "asimd", "sve")
@@ -25,9 +33,33 @@ def fingerprint() -> dict[str, str]:
     }
 
 
+def environment_packages(config: RunConfig) -> dict[str, str]:
+    """Return the versions of the packages on whose code and models a run's environments depend.
+
+    There is no entry where they depend on Penstock alone, where a header has them, or where the run steps none.
+    """
+    settings = config.environment
+    if not config.has_actors or settings.header_text is not None:
+        return {}
+    wrappers = [module_of_wrapper(one if isinstance(one, str) else one.name) for one in settings.wrappers]
+    names = {*packages_of(settings.id), *(module.partition(".")[0] for module in wrappers)}
+    found = [f"{name} {installed}" for name in sorted(names) if (installed := _installed(name))]
+    return {_ENVIRONMENT: ", ".join(found)} if found else {}
+
+
+def _installed(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # a module of the user's
+        return ""
+
+
 def differences(before: dict[str, str], now: dict[str, str]) -> list[str]:
-    """Return a line for every change, such as `torch 2.12.0 -> 2.13.0`."""
-    names = sorted(set(before) | set(now))
+    """Return a line for every change, such as `torch 2.12.0 -> 2.13.0`.
+
+    Runs that did not store the packages of their environment yet say nothing of these.
+    """
+    names = sorted({*before, *now} - ({_ENVIRONMENT} - set(before)))
     return [
         f"{name} {before.get(name, 'none')} -> {now.get(name, 'none')}"
         for name in names

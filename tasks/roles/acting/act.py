@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,13 +22,14 @@ from penstock.tasks.roles.acting.stragglers import LateTiles, due_rounds
 from penstock.tasks.roles.acting.tile import TileActor, act_together
 from penstock.tasks.roles.acting.torch_tile import DeviceParams, TorchTileActor
 from penstock.tasks.roles.stepping.remote_pool import RemotePool
+from penstock.tasks.roles.stepping.server import starts_key
 from penstock.tasks.runtime.device import prepare_device
 from penstock.tasks.runtime.metrics import EdgeTally, Spans
 from penstock.tasks.runtime.results import ActResult
 from penstock.tasks.setup.distribution.dataflow import crosses, tiles_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from penstock.storage.refs import StateRef
     from penstock.storage.runs.commit_schema import Commit
@@ -77,7 +79,7 @@ def act(
     on_device = DeviceParams(device) if device else None
     rounds = context.rounds_of(assignment.stage)
     tiles = tiles_of(assignment.replica, assignment.replicas, context.config.environment.tiles)
-    actors, found = _resume_all(assignment, context, tiles, served, device, membership.check)
+    actors, found = _resume_all(assignment, context, tiles, served, device, membership)
     resumed = {tile: actor.next_round for tile, actor in actors.items() if actor.next_round > rounds.start}
     if resumed:
         membership.log.info("resumes after stored rounds: %s", resumed)
@@ -165,17 +167,17 @@ def _resume_all(
     tiles: range,
     served: Mapping[int, LinkAddress] | None,
     device: torch.device | None,
-    check: Callable[[], None] | None = None,
+    membership: Membership | None = None,
 ) -> tuple[dict[int, TileActor], Starts]:
     """Return the actors of all tiles, as they were stored, and the stored objects that were found.
 
-    `check` is called while environments elsewhere start, and raises if the member must leave.
+    While environments elsewhere start, `membership` says whether the member must leave.
     """
     found = find_starts(assignment, context, tiles)
     actors: dict[int, TileActor] = {}
     try:
         for tile, start, buffer in zip(tiles, found.starts, found.buffers, strict=True):
-            actors[tile] = _actor(context, tile, start, buffer, served, device, found.before, check)
+            actors[tile] = _actor(context, tile, start, buffer, served, device, found.before, membership)
     except BaseException:
         for actor in actors.values():
             actor.close()
@@ -191,17 +193,15 @@ def _actor(
     served: Mapping[int, LinkAddress] | None,
     device: torch.device | None,
     before: Commit | None,
-    check: Callable[[], None] | None,
+    membership: Membership | None,
 ) -> TileActor:
     if device is not None:
         actor: TileActor = TorchTileActor(context, tile, device)
+    elif served:
+        first_round = start[1] if start else 0
+        actor = TileActor(context, tile, _remote_pool(context, tile, first_round, served[tile], membership))
     else:
-        pool = (
-            RemotePool(context, tile, start[1] if start else 0, served[tile], check=check)
-            if served
-            else make_acting_pool(context, tile, before)
-        )
-        actor = TileActor(context, tile, pool)
+        actor = TileActor(context, tile, make_acting_pool(context, tile, before))
     if start is None or buffer is None:
         actor.start()
         return actor
@@ -212,3 +212,12 @@ def _actor(
     tensors, _ = load_tensors(buffer, ref.name, ref.digest)
     actor.restore(tensors, next_round, ref.round)
     return actor
+
+
+def _remote_pool(
+    context: RunContext, tile: int, first_round: int, address: LinkAddress, membership: Membership | None
+) -> RemotePool:
+    if membership is None:
+        return RemotePool(context, tile, first_round, address)
+    starts = partial(membership.latest, starts_key(address.member))
+    return RemotePool(context, tile, first_round, address, check=membership.check, starts=starts)

@@ -34,6 +34,7 @@ class RemotePool:
         address: LinkAddress,
         timeout_seconds: float = LINK_SECONDS,
         check: Callable[[], None] | None = None,
+        starts: Callable[[], int | None] | None = None,
     ) -> None:
         """Create the pool; sends nothing yet.
 
@@ -45,6 +46,8 @@ class RemotePool:
             timeout_seconds: longest wait for one answer.
             check: as of `Link.wait`; with it the answer to the start is waited for longer, since environments that are
                 restored by a replay take as long for it as their steps took.
+            starts: the count that the peer told last, as `EnvironmentServer.serve` tells it: while it starts another
+                tile, its answers are waited for longer too.
         """
         self._tile = tile
         self._first_round = first_round
@@ -52,6 +55,8 @@ class RemotePool:
         self._peer = address.member
         self.timeout_seconds = timeout_seconds
         self._check = check
+        self._starts = starts
+        self._known_starts: int | None = None
         self._frame = StepFrame(context)
         self._observation = self._frame.observation
         self._link: Link | None = None
@@ -150,11 +155,21 @@ class RemotePool:
     def _open(self, start: bytes) -> None:
         self.close()
         self._link = connect(self._address, self._tile, self.timeout_seconds, self._check)
+        self._link.is_excused = self._starts_another_tile
         self._link.send_sized(start)
         if self._check is not None:
             self._link.wait(self._check)
         self._receive(last=False)
         self._observation = self._frame.observation.copy()
+
+    def _starts_another_tile(self) -> bool:
+        """Return whether the peer starts a tile, or has done so since this was asked last."""
+        if self._starts is None:
+            return False
+        if self._check is not None:
+            self._check()
+        before, self._known_starts = self._known_starts, self._starts()
+        return self._known_starts != before or (before is not None and before % 2 == 1)
 
     def _receive(self, *, last: bool) -> None:
         link, frame = self._linked(), self._frame

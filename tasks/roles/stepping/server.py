@@ -38,11 +38,16 @@ ENVIRONMENTS = "environments"
 _CHECK_SECONDS = 0.25
 
 
+def starts_key(member: str) -> str:
+    """Return the key under which an environment member notifies actors of its `EnvironmentServer.serve` count."""
+    return f"starts of {member}"
+
+
 def env(assignment: Assignment, server: EnvironmentServer, membership: Membership) -> EnvResult:
     """Step a stage's environments until all rounds are acted."""
     # The other side of a game is played here, by inference: one thread keeps its bytes the same everywhere.
     torch.set_num_threads(1)
-    server.serve(membership.check)
+    server.serve(membership.check, partial(membership.notify, "act", starts_key(assignment.member)))
     times = server.times(assignment.member)
     membership.log.info(
         "stepped stage=%d env_steps=%d step_seconds=%.3f", assignment.stage, times.env_steps, times.step_seconds
@@ -176,6 +181,10 @@ class EnvironmentServer:
         before: Commit | None = None,
     ) -> None:
         self._tiles: dict[int, TileServer] = {}
+        self._starts = 0
+        # Other starts are fast: they need no message.
+        self._tells = context.resets_each_stage
+        self._tell: Callable[[int], None] = lambda _: None
         try:
             for tile in tiles:
                 self._tiles[tile] = TileServer(context, tile, last_round, before)
@@ -210,12 +219,16 @@ class EnvironmentServer:
         for tile in self._tiles.values():
             tile.end()
 
-    def serve(self, check: Callable[[], None]) -> None:
+    def serve(self, check: Callable[[], None], tell: Callable[[int], None] | None = None) -> None:
         """Serve until every tile was stepped to the end of the stage.
 
         Args:
             check: called several times a second; raises when the member must leave.
+            tell: called when a tile's start begins and ends, with a count that is odd meanwhile: no tile is served
+                then, and environments that can't save their state are restored by repeating up to a stage's steps.
         """
+        if tell is not None and self._tells:
+            self._tell = tell
         check_at = 0.0
         while not all(tile.over for tile in self._tiles.values()):
             for key, _ in self._selector.select(_CHECK_SECONDS):
@@ -264,13 +277,20 @@ class EnvironmentServer:
         tile = self._tiles[number]
         link.peer = f"actor of tile {number}"
         self._part(tile)
+        self._count_start()
         try:
             tile.begin(link)
         except MemberLostError as error:
             logger.warning("%s", error)
             tile.close()
             return
+        finally:
+            self._count_start()
         self._selector.register(link, selectors.EVENT_READ, partial(self._step, tile, link))
+
+    def _count_start(self) -> None:
+        self._starts += 1
+        self._tell(self._starts)
 
     def _forget(self, connection: PendingConnection) -> None:
         self._pending.discard(connection)

@@ -57,6 +57,7 @@ class Link:
     Attributes:
         peer: the other end's name, for messages.
         sent_bytes, received_bytes: of all messages, without what TCP adds.
+        is_excused: called when nothing came in time; True lets the peer have as long again.
     """
 
     def __init__(self, connection: socket.socket, peer: str, timeout_seconds: float = LINK_SECONDS) -> None:
@@ -71,6 +72,7 @@ class Link:
         self._timeout_seconds = timeout_seconds
         self.peer = peer
         self.sent_bytes = self.received_bytes = 0
+        self.is_excused: Callable[[], bool] = lambda: False
 
     def fileno(self) -> int:
         """Return the file descriptor, for a selector."""
@@ -95,13 +97,15 @@ class Link:
         """Fill a buffer of bytes.
 
         Raises:
-            MemberLostError: the peer is gone, or silent for the link's timeout.
+            MemberLostError: the peer is gone, or silent for the link's timeout without an excuse.
         """
         expected, received = message.nbytes, 0
         while received < expected:
             try:
                 count = self._socket.recv_into(message[received:], 0, socket.MSG_WAITALL)
             except BlockingIOError:
+                if self.is_excused():
+                    continue
                 raise self._silent(f"sent {received} of {expected} bytes") from None
             except OSError as error:
                 raise self._gone(error) from error

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 from penstock.storage.errors import ConfigError
 from penstock.storage.runs.run import RUN
 from penstock.storage.stores.probe import always_has_one_winner
+from penstock.tasks.environments.header import header_compiler
 from penstock.tasks.model.algorithms.custom_probe import custom_source
-from penstock.tasks.runtime.fingerprint import differences, fingerprint
+from penstock.tasks.runtime.fingerprint import differences, environment_packages, fingerprint
+from penstock.tasks.setup.config.replay import build_stored_config
 
 if TYPE_CHECKING:
     from penstock.storage.runs.run import RunFolder
@@ -66,5 +68,7 @@ def _reason_to_differ_again(config: RunConfig, run: RunFolder) -> str:
     # The code that the user named, and no other, may be imported here.
     is_named = description["config"]["algorithm"].get("name") == config.algorithm.name
     given = custom_source(config) if is_named else {}
-    changed = differences(description["made_with"], {**fingerprint(), **given})
+    stored = build_stored_config(description["config"])
+    now = {**fingerprint(), **given, **header_compiler(stored), **environment_packages(stored)}
+    changed = differences(description["made_with"], now)
     return f"it was created with other software or hardware ({'; '.join(changed)})" if changed else ""

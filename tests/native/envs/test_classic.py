@@ -202,3 +202,47 @@ def test_every_seed_is_another_start(env_id: str, count: int):
         assert np.array_equal(first, [env.reset(seed=seed)[0] for seed in range(count)])
     assert len(np.unique(first, axis=0)) == count
     assert np.array_equal(first, pool.reset(seed=0)[0])
+
+
+BOUNDS = [
+    ("CartPole-v1", {"low": -0.2, "high": 0.15}),
+    ("CartPole-v1", {"high": "0.3"}),
+    ("MountainCar-v0", {"low": -1.0}),
+    ("MountainCarContinuous-v0", {"low": -0.9, "high": -0.9}),
+    ("Acrobot-v1", {"low": -0.78, "high": 0.7}),
+    ("Pendulum-v1", {"x_init": 0.3, "y_init": 2}),
+    ("Pendulum-v1", {"y_init": 0.1}),
+]
+
+
+@pytest.mark.parametrize(("env_id", "options"), BOUNDS)
+def test_first_states_within_other_bounds_equal_gymnasium(env_id: str, options: dict[str, Any]):
+    """Seeded and unseeded, of all and of some; the automatic resets between them have the usual bounds."""
+    pool = native.make(env_id, 6, max_episode_steps=7)
+    theirs = gymnasium.make_vec(env_id, 6, vectorization_mode="sync", max_episode_steps=7)
+    theirs.action_space.seed(1)
+    for seed, mask in ((3, None), (None, None), (None, np.arange(6) % 2 == 0), ([1, None, 5, None, None, 2], None)):
+        own, same = ({**options, **({} if mask is None else {"reset_mask": mask})} for _ in range(2))
+        assert np.array_equal(pool.reset(seed=seed, options=own)[0], theirs.reset(seed=seed, options=same)[0])
+        assert own == same == options
+        for _ in range(10):
+            actions = theirs.action_space.sample()
+            for mine, its in zip(pool.step(actions)[:4], theirs.step(actions)[:4], strict=True):
+                assert np.array_equal(mine, its)
+    pool.close()
+    theirs.close()
+
+
+@pytest.mark.parametrize(("env_id", "options"), BOUNDS)
+def test_a_single_environment_takes_the_bounds(env_id: str, options: dict[str, Any]):
+    """As `gymnasium.make` of the same id does; without options the usual ones hold again."""
+    one, its = native.SingleEnv(env_id), gymnasium.make(env_id)
+    for seed, given in ((4, options), (None, options), (None, None)):
+        assert np.array_equal(one.reset(seed=seed, options=given)[0], its.reset(seed=seed, options=given)[0])
+
+
+def test_bounds_of_a_first_view_that_would_differ_are_refused():
+    """NumPy's sine and cosine of float32 are known up to pi / 4."""
+    for bounds in ({"low": -0.8}, {"high": 1}):
+        with pytest.raises(ValueError, match=r"bounds from -0\.78 to 0\.78; 'gymnasium/Acrobot-v1' takes any"):
+            native.make("Acrobot-v1", 2).reset(options=bounds)

@@ -137,16 +137,22 @@ def test_seeds_that_are_no_numbers_are_refused(cartpole: native.Pool, seed: Any,
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"low": -0.1}, "unknown reset options"),
+        ({"x_init": 1.0}, r"unknown reset options \['x_init'\]; there is 'reset_mask', 'low', 'high', and make\(\)"),
+        ({"low": 0.1}, "expected no lower bound above an upper one"),
+        ({"high": "far"}, "reset option high must be a finite number, got 'far'"),
+        ({"high": float("inf")}, "reset option high must be a finite number, got inf"),
         ({"reset_mask": np.zeros(3, bool)}, "at least one True"),
         ({"reset_mask": np.array([1, 0, 1])}, r"reset_mask must be bool \[3\]"),
         ({"reset_mask": np.ones(2, bool)}, r"reset_mask must be bool \[3\]"),
     ],
 )
 def test_bad_reset_options_are_refused(cartpole: native.Pool, options: dict[str, Any], message: str):
-    """Only reset_mask exists, and it must choose something."""
+    """Only reset_mask and bounds of the first state exist, and the mask must choose something; nothing is reset."""
+    cartpole.reset(seed=0)
+    before = cartpole.save()
     with pytest.raises((TypeError, ValueError), match=message):
         cartpole.reset(options=options)
+    assert all(np.array_equal(before[name], array) for name, array in cartpole.save().items())
 
 
 @pytest.mark.parametrize(

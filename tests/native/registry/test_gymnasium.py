@@ -302,7 +302,9 @@ def test_single_environment_refuses_options_and_agents():
     assert env.get_wrapper_attr("gravity") == 3.0
     assert not env.has_wrapper_attr("state")  # before a reset there is none
     with pytest.raises(ValueError, match="unknown reset options"):
-        env.reset(options={"low": -0.1})
+        env.reset(options={"level": 2})
+    with pytest.raises(ValueError, match="unknown reset options"):
+        env.reset(options={"reset_mask": np.ones(1, dtype=bool)})
     with pytest.raises(RuntimeError, match="make it with render_mode="):
         env.render()
     with pytest.raises(ValueError, match="render_mode is 'ansi', expected 'rgb_array' or 'human'"):

@@ -154,7 +154,7 @@ def test_sb3_attributes_and_methods():
         env.env_method("compute_reward")
     assert env.env_is_wrapped(Monitor) == [True] * 3
     assert env.env_is_wrapped(gymnasium.wrappers.TimeLimit, indices=0) == [False]
-    env.set_options({"low": 0.0})
+    env.set_options({"level": 0.0})
     with pytest.raises(ValueError, match="unknown reset options"):
         env.reset()
     env.close()

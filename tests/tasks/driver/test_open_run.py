@@ -1,7 +1,9 @@
 """A run is created once, and goes on with its stored settings but for its place, device and numbers of tasks."""
 
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,6 +68,24 @@ def test_a_run_may_move_to_another_device(tmp_path, given):
     store_run(tmp_path, device="cuda")
     opened = open_run(resolved(tmp_path, "resume", exists=True, **given))
     assert opened.config.distribution.device == given.get("device", "cuda")
+
+
+@pytest.mark.parametrize(
+    ("stored", "said"), [("gymnasium 0.1, mujoco 4.0.0", "environment gymnasium 0.1, mujoco 4.0.0 -> "), (None, "")]
+)
+def test_another_package_of_models_is_said(tmp_path, caplog, stored, said):
+    """Robots are files of Gymnasium's: a run goes on with those that are installed, and says so if it knows."""
+    config = build_config({"name": "mine", "store": str(tmp_path), "environment": {"id": "InvertedPendulum-v5"}})
+    description = describe_run(config)
+    made_with: Any = description["made_with"]
+    assert made_with.pop("environment") == f"gymnasium {version('gymnasium')}, mujoco {version('mujoco')}"
+    RunFolder(open_store(tmp_path), "mine").create(
+        {**description, "made_with": {**made_with, **({"environment": stored} if stored else {})}}
+    )
+    open_run(resolved(tmp_path, "resume", exists=True))
+    warned = [record.getMessage() for record in caplog.records if "other software" in record.getMessage()]
+    assert len(warned) == bool(said)
+    assert all(f"bytes may differ from now on: {said}gymnasium" in text for text in warned)
 
 
 def test_numbers_of_tasks_that_were_not_given_stay(tmp_path):

@@ -2,8 +2,12 @@
 
 from importlib.metadata import version
 
+import pytest
+
 from penstock.storage.digest import canonical_json
-from penstock.tasks.runtime.fingerprint import differences, fingerprint
+from penstock.tasks.runtime.fingerprint import differences, environment_packages, fingerprint
+from penstock.tasks.setup.config.loading import build_config
+from penstock.tasks.setup.config.replay import build_replay_config
 
 
 def test_a_fingerprint_is_plain_and_stable():
@@ -21,3 +25,38 @@ def test_every_change_is_named():
     before = {"torch": "2.12.0", "numpy": "2.2.0", "gone": "1"}
     now = {"torch": "2.13.0", "numpy": "2.2.0", "new": "3"}
     assert differences(before, now) == ["gone 1 -> none", "new none -> 3", "torch 2.12.0 -> 2.13.0"]
+
+
+@pytest.mark.parametrize(
+    ("environment", "packages"),
+    [
+        ({"id": "CartPole-v1"}, ()),
+        ({"id": "Floorplan-v0"}, ()),
+        ({"id": "socket/Any-v0"}, ()),
+        ({"id": "InvertedPendulum-v5"}, ("gymnasium", "mujoco")),
+        ({"id": "dmc/cheetah-run"}, ("dm-control", "mujoco")),
+        ({"id": "FrozenLake-v1"}, ("gymnasium",)),
+        ({"id": "gymnasium/InvertedPendulum-v5"}, ("gymnasium", "mujoco")),
+        ({"id": "gymnasium/CartPole-v1", "wrappers": ["pytest:Wrapper", "my_module:Wrapper"]}, ("gymnasium", "pytest")),
+        ({"id": "my_module:Mine-v0"}, ("gymnasium",)),
+    ],
+)
+def test_packages_that_step_or_model_an_environment_are_named(environment, packages):
+    """A model is a file of its package; what Penstock steps alone, and a module of the user's, have no version."""
+    found = environment_packages(build_config({"environment": environment}))
+    versions = ", ".join(f"{name} {version(name)}" for name in packages)
+    assert found == ({"environment": versions} if packages else {})
+
+
+def test_a_replay_steps_no_environment():
+    """So no package of one matters to its bytes."""
+    config = build_replay_config({"source": {"runs": ["one"]}, "environment": {"id": "FrozenLake-v1"}})
+    assert environment_packages(config) == {}
+
+
+def test_runs_that_did_not_store_these_packages_are_not_warned_about():
+    """They were created before; the others are, also where there are none any more."""
+    now = {"torch": "2.13.0", "environment": "mujoco 4.0.0"}
+    assert differences({"torch": "2.13.0"}, now) == []
+    assert differences({**now, "environment": "mujoco 3.3.0"}, now) == ["environment mujoco 3.3.0 -> mujoco 4.0.0"]
+    assert differences(now, {"torch": "2.13.0"}) == ["environment mujoco 4.0.0 -> none"]

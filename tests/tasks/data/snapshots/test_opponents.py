@@ -20,6 +20,10 @@ from penstock.tasks.setup.config.loading import build_config
 from penstock.tasks.setup.planning.preflight import check_distribution
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from penstock.tasks.runtime.run_context import RunContext
+
     from ...conftest import MakeContext
 
 GAME: dict[str, Any] = {
@@ -53,6 +57,16 @@ struct Nim {
 PENSTOCK_LIBRARY(penstock::Nim)
 """
 """A game without a mask of allowed moves, which shows the move before."""
+
+
+def nim(make_context: MakeContext, folder: Path, text: str) -> RunContext:
+    header = folder / "nim.hpp"
+    header.write_text(text, encoding="utf-8")
+    environment = {"header": str(header), "num_envs": 24, "envs_per_tile": 24, "max_episode_steps": None}
+    schedule = {"round_steps": 40, "rounds_per_stage": 2, "max_stages": 2}
+    values = {"environment": environment, "schedule": schedule, "league": {"opponents": "league", "opening_moves": 2}}
+    config = with_header(build_config({"name": "small", "seed": 5, **values}))
+    return make_context(config.model_dump(mode="json", exclude={"store", "cluster"}))
 
 
 def acted(context, actor, params):
@@ -103,13 +117,7 @@ def test_openings_are_of_every_length_and_leave_the_turns(make_context: MakeCont
 @pytest.mark.slow
 def test_without_a_mask_every_move_is_allowed_to_the_first_opponent(make_context: MakeContext, tmp_path):
     """Each of them comes up, about as often as the others, in replies and in openings alike."""
-    header = tmp_path / "nim.hpp"
-    header.write_text(NIM, encoding="utf-8")
-    environment = {"header": str(header), "num_envs": 24, "envs_per_tile": 24, "max_episode_steps": None}
-    schedule = {"round_steps": 40, "rounds_per_stage": 2, "max_stages": 2}
-    values = {"environment": environment, "schedule": schedule, "league": {"opponents": "league", "opening_moves": 2}}
-    config = with_header(build_config({"name": "small", "seed": 5, **values}))
-    context = make_context(config.model_dump(mode="json", exclude={"store", "cluster"}))
+    context = nim(make_context, tmp_path, NIM)
     actor = TileActor(context, 0)
     actor.start()
     columns, _ = acted(context, actor, context.algorithm.init(1).params)
@@ -209,6 +217,18 @@ def test_a_league_without_openings_is_identified_as_before():
     }
     opened = build_config({**GAME, "league": {"opponents": "latest", "opening_moves": 4}}).identity()["league"]
     assert opened["opening_moves"] == 4
+
+
+@pytest.mark.slow
+def test_a_game_that_cuts_its_episodes_is_refused(make_context: MakeContext, tmp_path):
+    """Its last row would be followed by the other player's view, from which the learner's return can't go on."""
+    cut = NIM.replace("if (config.turns) return {};", "if (config.turns) return {.truncated = state.pile < 20};")
+    assert cut != NIM
+    context = nim(make_context, tmp_path, cut)
+    actor = TileActor(context, 0)
+    actor.start()
+    with pytest.raises(ValueError, match=r"test/Nim-v0 truncated an episode by the learner's move, expected a game"):
+        acted(context, actor, context.algorithm.init(1).params)
 
 
 @pytest.mark.parametrize(

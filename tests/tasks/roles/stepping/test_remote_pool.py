@@ -287,6 +287,70 @@ def test_a_killed_process_is_named(pendulum: Served):
     close(actors)
 
 
+def test_a_peer_that_starts_another_tile_is_not_silent(pendulum: Served):
+    """Each time-out looks at its count of starts: it is excused while that is odd, and once more after a change."""
+    counts = iter([1, 1, 2, 2])
+    pool = RemotePool(pendulum.context, 0, 0, pendulum.address, 0.2, check=lambda: None, starts=lambda: next(counts))
+    pool.reset_ids(np.arange(3, dtype=np.uint64))
+    pool.begin_round(*(RoundBuffers(pendulum.context, 0).arrays[name] for name in COLUMNS))
+    counts = iter([1, 1, 2, 2])
+    pendulum.send_signal(signal.SIGSTOP)
+    pool.step_round(0, np.zeros((3, 1), dtype=np.float32))
+    with pytest.raises(MemberLostError, match=r"env-0 .* within 0\.2 s"):
+        pool.receive_step()
+    assert list(counts) == []
+    pool.close()
+
+
+def test_a_tile_is_stepped_after_the_replay_of_another(make_context: MakeContext):
+    """Environments that can't save their state are restored by repeating steps; no other tile is served meanwhile."""
+    context = make_context({"environment": {"id": "gymnasium/Pendulum-v1"}})
+    told: list[int] = []
+    asked: list[int] = []
+    under_way, replayed = threading.Event(), threading.Event()
+
+    def starts() -> int:
+        asked.append(len(asked))
+        if len(asked) == 3:
+            replayed.set()
+        return told[-1] if len(asked) < 3 else -len(asked)  # then excused for as long as it takes
+
+    with EnvironmentServer(context, range(2), ROUNDS - 1, "127.0.0.1", "env-0") as server:
+        slow = server._tiles[1]._pool
+        restore = slow.restore
+
+        def replay(state: Any) -> None:
+            under_way.set()
+            assert replayed.wait(PATIENCE_SECONDS)
+            restore(state)
+
+        slow.restore = replay  # type: ignore[method-assign]
+        serving = threading.Thread(target=server.serve, args=(lambda: None, told.append))
+        serving.start()
+        pools = [
+            RemotePool(context, tile, ROUNDS - 1, server.address, 0.5, check=lambda: None, starts=starts)
+            for tile in TILES
+        ]
+        actors = [TileActor(context, tile, pools[tile]) for tile in TILES]
+        actors[0].start()
+        actors[0].next_round = ROUNDS - 1
+        state = TileActor(context, 1)
+        state.start()
+        saved = state._pool.save()
+        state.close()
+        restoring = threading.Thread(target=actors[1].restore, args=(saved, ROUNDS - 1))
+        restoring.start()
+        assert under_way.wait(PATIENCE_SECONDS)
+        assert told[-1] % 2 == 1
+        act(context, [actors[0]], 1)
+        restoring.join()
+        act(context, [actors[1]], 1)
+        serving.join()
+        close(actors)
+    assert len(asked) >= 3
+    assert told == [1, 2, 3, 4]
+
+
 def test_invalid_actions_are_not_sent(pendulum: Served):
     """Frames have no header, so anything but the next step's actions is refused before it is sent."""
     actors = started(pendulum)

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -49,6 +50,7 @@ while True:
 
 KNOCK = """
 import sys
+import threading
 from penstock.tasks.roles.stepping.sockets import LinkAddress, connect
 connect(LinkAddress("env-3", sys.argv[1], int(sys.argv[2]), sys.argv[3]), 7).close()
 """
@@ -133,6 +135,29 @@ def test_a_busy_listener_is_waited_for(echo):
     with pytest.raises(GangError, match="act-0 leaves"):
         connect(address, 1, 0.2, leave)
     link.close()  # not before: the process ends when its link does
+
+
+def test_an_excused_peer_is_waited_for(echo):
+    """Each time-out asks again: a peer that is known to be busy gets as long once more, until it answers."""
+    process, address = echo
+    link = connect(address, 1, 0.2)
+    message = bytes([1, 2, 3, 4]) * 25_000
+    process.send_signal(signal.SIGSTOP)
+    asked: list[int] = []
+
+    def is_excused() -> bool:
+        asked.append(len(asked))
+        if len(asked) == 3:
+            process.send_signal(signal.SIGCONT)
+        return True
+
+    link.is_excused = is_excused
+    writer = threading.Thread(target=link.send, args=(message,))
+    writer.start()
+    assert link.receive_sized() == message[::-1]
+    writer.join()
+    assert len(asked) >= 3
+    link.close()
 
 
 def test_a_silent_connection_blocks_no_other():

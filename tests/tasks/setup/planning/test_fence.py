@@ -11,6 +11,7 @@ from penstock.storage.errors import ConfigError
 from penstock.storage.runs.run import RunFolder
 from penstock.storage.stores.open import open_store
 from penstock.tasks.driver.run import describe_run
+from penstock.tasks.environments.header import with_header
 from penstock.tasks.setup.config.loading import build_config, merge
 from penstock.tasks.setup.config.replay import build_replay_config
 from penstock.tasks.setup.planning import fence
@@ -87,6 +88,24 @@ def test_a_run_that_continues_elsewhere_needs_a_fence(unfenced: str, changed: st
     with pytest.raises(ConfigError, match=rf"other software or hardware \({changed} another -> .*--allow-unfenced"):
         resolve(config, "resume")
     assert resolve(config_of(unfenced, ALLOWED), "resume").is_fenced is False
+
+
+@pytest.mark.slow
+def test_a_run_of_a_header_or_a_package_continues_with_what_made_it(unfenced: str, tmp_path):
+    """Its compiler and its environment's packages are compared with those that are here."""
+    header = tmp_path / "cart.hpp"
+    header.write_text(
+        """#include <penstock/library.hpp>
+        #include <penstock/envs/cartpole.hpp>
+        struct Cart : penstock::CartPole { static constexpr penstock::Info info{.id = "test/Cart-v0"}; };
+        PENSTOCK_LIBRARY(Cart)
+        """,
+        encoding="utf-8",
+    )
+    for name, environment in {"header": {"header": str(header)}, "package": {"id": "InvertedPendulum-v5"}}.items():
+        config = with_header(config_of(unfenced, {"name": name, "environment": environment}))
+        create(config)
+        assert resolve(config, "resume").is_fenced is False
 
 
 def test_the_stored_quorum_counts(unfenced: str):
