@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -85,7 +84,8 @@ def _serve(described: list[_Described], note: Callable[[str], None], *, ends_lef
             raise ConfigError(
                 f"--file: deployment '{each['name']}' can't be served: {' '.join(repr(error).split())}; correct it"
             ) from error
-    with suppress(KeyboardInterrupt, TerminationSignal):  # the runner has paused its deployments
+    # The runner has paused its deployments.
+    with suppress(KeyboardInterrupt, TerminationSignal, asyncio.CancelledError):
         asyncio.run(_register_and_run(deployments, note, ends_left=ends_left))
 
 
@@ -100,8 +100,7 @@ async def _register_and_run(
     # Deployments limit their own flow runs. A limit of the runner counts those that wait in one deployment's queue, and
     # would keep the others' from starting.
     runner = Runner(pause_on_shutdown=True, limit=None)
-    # Prefect's own handler ends with a traceback, and leaves the deployments as they are: do what Ctrl-C does.
-    runner.handle_sigterm = lambda *_: os.kill(os.getpid(), signal.SIGINT)  # type: ignore[method-assign]
+    runner.handle_sigterm = _ending(asyncio.current_task(), asyncio.get_running_loop())  # type: ignore[method-assign]
     ids = []
     for each in deployments:
         try:
@@ -116,6 +115,21 @@ async def _register_and_run(
         note(f"{amount(number, 'flow runs')} that an earlier `penstock serve` left have crashed")
     note(f"serving {', '.join(each.name for each in deployments)} until Ctrl-C")
     await runner.start()
+
+
+def _ending(serving: asyncio.Task[Any] | None, loop: asyncio.AbstractEventLoop) -> Callable[..., None]:
+    """Return a handler of SIGTERM that does what asyncio does at Ctrl-C.
+
+    Prefect's own ends with a traceback, and leaves the deployments as they are. SIGINT would not do: a shell without
+    job control lets what it starts by `&` ignore it.
+    """
+
+    def end(*_: object) -> None:
+        if serving is not None and not loop.is_closed():
+            serving.cancel()
+            loop.call_soon_threadsafe(lambda: None)  # else the loop may sleep on
+
+    return end
 
 
 def _is_news(record: logging.LogRecord) -> bool:

@@ -68,13 +68,15 @@ def train(
 ) -> None:
     """Train from the beginning."""
     _start_workers_import(scheduler)
-    from penstock.flows.settings.options import configured
+    from penstock.flows.settings.options import configured, notes_on_preset
 
     cluster = cluster_settings(scheduler, track, callback, allow_unfenced=allow_unfenced)
     given = {"name": name, "seed": seed, "store": store, "cluster": cluster or None}
     if init_from is not None:
         given["init_from"] = _initial(init_from)
     config = configured(preset, context.args, {key: value for key, value in given.items() if value is not None})
+    for note in notes_on_preset(preset, context.args, config):
+        typer.echo(plain(note), err=True)
     _drive(config, "refuse", as_json=as_json)
 
 

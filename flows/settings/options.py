@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any, get_origin
 from penstock.flows.settings.listing import settings_of
 from penstock.flows.settings.other_names import OTHER_NAMES
 from penstock.storage.errors import ConfigError
-from penstock.tasks.setup.config.loading import build_config, load_preset, merge, table_of, with_overrides
+from penstock.tasks.setup.config.loading import (
+    build_config,
+    load_preset,
+    merge,
+    presets,
+    table_of,
+    with_overrides,
+)
 from penstock.tasks.setup.config.run import TrainConfig
 
 if TYPE_CHECKING:
@@ -73,6 +80,37 @@ def configured(preset: str, arguments: Sequence[str], given: Mapping[str, Any]) 
     return build_config(with_overrides(values, overrides))
 
 
+def notes_on_preset(preset: str, arguments: Sequence[str], config: TrainConfig) -> list[str]:
+    """Return notes where a preset is changed so that its other settings may not fit.
+
+    One is said where another environment's run ends at the preset's target, one where there is a preset of the chosen
+    algorithm.
+
+    Args:
+        preset: of the run; an option in its place, as for `configured`.
+        arguments: its options.
+        config: that follows from both.
+    """
+    if preset.startswith("-"):
+        arguments, preset = [preset, *arguments], "cartpole"
+    values, algorithm = load_preset(preset), config.algorithm.name
+    overrides = parse_overrides(arguments, algorithm=algorithm)
+    notes = []
+    own, given = (str(table_of(each, "environment").get("id", "")) for each in (values, overrides))
+    is_same = given.rpartition("/")[2] in {"", own.rpartition("/")[2]}  # perhaps that of another library
+    is_other = "header" in table_of(overrides, "environment") or not is_same
+    target = table_of(values, "schedule").get("target_return")
+    if own and is_other and target is not None and "target_return" not in table_of(overrides, "schedule"):
+        notes.append(
+            f"note: the run ends at a mean return of {target:g}, the target of the preset '{preset}' for {own}; "
+            f"--target-return gives another, or none"
+        )
+    better = f"{preset}-{algorithm.replace('_', '')}"
+    if algorithm != table_of(values, "algorithm").get("name", "ppo") and better in presets():
+        notes.append(f"note: the preset '{better}' has settings for {algorithm}: penstock train {better}")
+    return notes
+
+
 def nested_settings(settings: Mapping[str, Any], kind: type[RunConfig] = TrainConfig) -> dict[str, Any]:
     """Turn settings by name, as Python's keywords give them, into tables: `{"lag": 1}` into `{"schedule": {"lag": 1}}`.
 
@@ -126,10 +164,14 @@ def describe_settings(kind: type[RunConfig] = TrainConfig, search: str = "") -> 
         for setting in settings_of(kind)
     ]
     wanted = search.lower().replace("-", "_")
+    ours = OTHER_NAMES.get(wanted, "").split()
     return [
         row
         for row in described
-        if wanted in row["setting"].lower() or search.lower() in row["meaning"].lower() or not search
+        if wanted in row["setting"].lower()
+        or search.lower() in row["meaning"].lower()
+        or row["setting"] in ours
+        or not search
     ]
 
 
@@ -161,8 +203,8 @@ def resolve_setting(name: str, kind: type[RunConfig] = TrainConfig, *, option: s
         new = name.replace("placement", "distribution", 1)
         raise ConfigError(_spelled(f"{option}{name} was renamed to {option}{new}", option))
     known = dict.fromkeys([*paths, *(path.rpartition(".")[2] for path in paths)])
-    other = OTHER_NAMES.get(name.rpartition(".")[2])
-    close = [other] if other in paths else difflib.get_close_matches(name, known, n=3)
+    others = [path for path in OTHER_NAMES.get(name.rpartition(".")[2], "").split() if path in paths]
+    close = others or difflib.get_close_matches(name, known, n=3)
     hint = f"; did you mean {' or '.join(f'{option}{path}' for path in close)}?" if close else ";"
     raise ConfigError(f"{_spelled(option + name, option)}: no such setting{hint} `penstock settings` lists them all")
 

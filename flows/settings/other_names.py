@@ -23,10 +23,12 @@ OTHER_NAMES = {
     "n_epochs": "algorithm.epochs",
     "update_epochs": "algorithm.epochs",
     "num_minibatches": "algorithm.minibatches",
-    "batch_size": "algorithm.minibatch_rows",
+    "batch_size": "algorithm.minibatches algorithm.minibatch_rows",
     "buffer_size": "algorithm.window_rows",
     "learning_starts": "algorithm.warm_up_rows",
     "tau": "algorithm.target_share",
     "net_arch": "algorithm.hidden",
 }
-"""Options of stable-baselines3, its zoo and CleanRL, in which each is the whole name or its last part."""
+"""Options of stable-baselines3, its zoo and CleanRL, in which each is the whole name or its last part.
+
+PPO and its kin divide a round into `minibatches`, where other algorithms draw `minibatch_rows`."""

@@ -308,7 +308,8 @@ def _unknown(environment_id: str) -> str:
     near = dict.fromkeys(name for ids in known for name in similar_ids(environment_id, ids))
     space = environment_id[: environment_id.find("/") + 1]
     is_listed = any(name.lower().startswith(space.lower()) for ids in known[:-1] for name in ids)
-    return f"{said}{where_to_look(near, space if is_listed else '')}"
+    looked = where_to_look(near, space if is_listed else "")
+    return f"{said}{looked}; give one that your own module registers as my_module:MyEnv-v0"
 
 
 def _counts(num_envs: Any, num_threads: Any, max_episode_steps: Any) -> tuple[int, int, int | None]:

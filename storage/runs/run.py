@@ -49,6 +49,8 @@ _RETURNS = ("mean_return", "min_return", "max_return")
 _EVALUATIONS = "evaluations/"
 """Folder of the results of `penstock evaluate` and of evaluations that follow a run."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+NAME_RULE = "1 to 64 of a-z, 0-9, '.', '_', '-', of which the first is a letter or a digit"
+"""The form of a run's name, as errors say it."""
 _EVALUATION_LOOKBACK_COMMITS = 32
 _log = logging.getLogger(__name__)
 
@@ -73,10 +75,9 @@ class RunFolder:
 
     def __init__(self, root: Store, name: str, *, is_fenced: bool = True) -> None:
         if not _NAME.fullmatch(name):
-            raise ConfigError(
-                f"'{name}' can't name a run: expected 1 to 64 of a-z, 0-9, '.', '_', '-', of which the first is a "
-                f"letter or a digit"
-            )
+            where, slash, last = name.rstrip("/").rpartition("/")
+            hint = f"; a store is given apart, as in {last} --store {where or '/'}" if slash and last else ""
+            raise ConfigError(f"'{name}' can't name a run: expected {NAME_RULE}{hint}")
         self.root = root
         """The store that holds the runs."""
         self.name = name

@@ -34,7 +34,7 @@ def new_env(
     typer.echo(f"{made.id} is in {made.folder}. Next:")
     for command, purpose in (
         (f"penstock check-env {made.header}", "check it"),
-        (f"pytest {made.test}", "run its test"),
+        (f"pytest {made.test}", "run its test (pip install pytest)"),
         (f"penstock train --environment.header {made.header}", "train on it"),
         (f"pip install --no-build-isolation {made.folder}", "install its package (scikit-build-core, cmake, ninja)"),
     ):

@@ -194,9 +194,12 @@ class EnvironmentSettings(Settings):
     @model_validator(mode="after")
     def _whole_tiles(self) -> EnvironmentSettings:
         if self.num_envs % self.envs_per_tile:
+            fewer = self.num_envs - self.num_envs % self.envs_per_tile
+            more = fewer + self.envs_per_tile
+            near, divisor = (f"{fewer} or {more}", "one that divides it") if fewer else (more, self.num_envs)
             raise ValueError(
-                f"num_envs = {self.num_envs} is not a multiple of envs_per_tile = {self.envs_per_tile}; "
-                f"choose a multiple"
+                f"num_envs = {self.num_envs} is not a multiple of envs_per_tile = {self.envs_per_tile}; choose a "
+                f"multiple, such as {near}, or give envs_per_tile as well: {divisor}"
             )
         given = [name for name in _OF_A_SERVER if getattr(self, name) != type(self).model_fields[name].default]
         if given and not self.id.startswith(SOCKET):

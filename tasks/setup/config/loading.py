@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin
 from pydantic import Tag, ValidationError
 
 from penstock.storage.errors import ConfigError
+from penstock.storage.runs.run import NAME_RULE
 from penstock.tasks.setup.config.custom_algorithm import CUSTOM
 from penstock.tasks.setup.config.run import ConfigT, RunConfig, TrainConfig
 
@@ -60,7 +61,9 @@ def load_preset(name: str, folder: Path = PRESETS_FOLDER) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(f"preset '{path}' is not valid TOML: {error}") from error
+        is_python = path.suffix == ".py"
+        hint = "; an environment in Python is given by --environment.id my_module:MyEnv-v0" if is_python else ""
+        raise ConfigError(f"preset '{path}' is not valid TOML: {error}{hint}") from error
 
 
 def merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
@@ -152,7 +155,14 @@ def _explain(kind: type[RunConfig], item: Any) -> str:
         choices = choices_of(kind.model_fields["algorithm"].annotation)
         expected = " or ".join(repr(name) for name in choices if name != CUSTOM)
         return f"{field}.name = {item['input']['name']!r}: input should be {expected}, or a custom 'module:Class'"
-    return f"{field} = {item['input']!r}: {item['msg'][0].lower()}{item['msg'][1:]}"
+    said = f"{item['msg'][0].lower()}{item['msg'][1:]}"
+    if item["type"] == "string_pattern_mismatch" and path == ["name"]:
+        said = f"expected {NAME_RULE}"
+    elif item["type"] == "tuple_type" and isinstance(item["input"], str | int | float):
+        said += ", such as '[64, 64]'" if field == "algorithm.hidden" else ", a list in brackets"
+    elif item["type"] in {"int_parsing", "float_parsing"} and path[-1].endswith(("_seconds", "_bytes")):
+        said += f"; give a number of {path[-1].rpartition('_')[2]}, without a unit"
+    return f"{field} = {item['input']!r}: {said}"
 
 
 def _locate(kind: type[RunConfig], location: tuple[int | str, ...]) -> tuple[list[str], Any]:

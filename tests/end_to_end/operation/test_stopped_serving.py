@@ -100,3 +100,19 @@ def test_flow_runs_that_a_stopped_server_left_take_no_slot(tmp_path: Path, ended
         again.process.send(signal.SIGTERM)
         assert again.process.wait() == 0
         assert "Traceback" not in again.process.output
+
+
+def test_sigterm_ends_what_a_shell_started_in_the_background(tmp_path: Path):
+    """A shell without job control lets such a process ignore SIGINT."""
+    (tmp_path / "sleeping.py").write_text(FLOW)
+    (tmp_path / "deployments.yaml").write_text(DEPLOYMENTS)
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        serving = Serving(tmp_path, 1)
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    with serving:
+        serving.wait(serving.start(seconds=0), "COMPLETED")  # by then Prefect's runner has its handlers
+        serving.process.send(signal.SIGTERM)
+        assert serving.process.wait() == 0
+        assert "Traceback" not in serving.process.output

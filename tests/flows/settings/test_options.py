@@ -10,7 +10,14 @@ from pydantic_core import to_jsonable_python
 
 from penstock import tasks
 from penstock.flows.settings.listing import flat_settings, format_setting, reference, settings_of
-from penstock.flows.settings.options import describe_settings, nested_settings, parse_overrides, resolve_setting
+from penstock.flows.settings.options import (
+    configured,
+    describe_settings,
+    nested_settings,
+    notes_on_preset,
+    parse_overrides,
+    resolve_setting,
+)
 from penstock.flows.settings.other_names import OTHER_NAMES
 from penstock.flows.train import train
 from penstock.storage.errors import ConfigError
@@ -36,9 +43,46 @@ def test_a_setting_of_any_algorithm_is_an_option():
 
 @pytest.mark.parametrize("name", OTHER_NAMES)
 def test_other_libraries_names_are_answered_with_ours(name: str):
-    """Each stands for a setting that exists, and is none of ours itself."""
-    with pytest.raises(ConfigError, match=rf"no such setting; did you mean --{re.escape(OTHER_NAMES[name])}\?"):
+    """Each stands for settings that exist, and is none of ours itself; a search for it finds them."""
+    ours = OTHER_NAMES[name].split()
+    with pytest.raises(ConfigError, match=rf"no such setting; did you mean --{re.escape(' or --'.join(ours))}\?"):
         resolve_setting(name)
+    assert {row["setting"] for row in describe_settings(search=name)} >= set(ours)
+
+
+@pytest.mark.parametrize(
+    ("preset", "arguments", "target"),
+    [
+        ("pendulum", ["--environment.id", "CartPole-v1"], "-200, the target of the preset 'pendulum' for Pendulum-v1"),
+        ("--environment.id", ["Pendulum-v1"], "475, the target of the preset 'cartpole' for CartPole-v1"),
+        ("cartpole", ["--environment.id", "gymnasium/CartPole-v1"], ""),
+        ("cartpole", ["--environment.id", "Pendulum-v1", "--target-return", "475"], ""),
+        ("cartpole", ["--environment.id", "Pendulum-v1", "--target-return=none"], ""),
+        ("halfcheetah", ["--environment.id", "Hopper-v5"], ""),
+        ("cartpole", [], ""),
+    ],
+)
+def test_a_target_of_another_environment_is_noted(preset: str, arguments: list[str], target: str):
+    """By it a run ends after its first stage, or never; a preset without one, or a target of one's own, is fine."""
+    said = notes_on_preset(preset, arguments, configured(preset, arguments, {}))
+    assert [note.partition("; ")[0] for note in said] == [f"note: the run ends at a mean return of {target}"] * bool(
+        target
+    )
+
+
+def test_a_preset_of_the_chosen_algorithm_is_noted():
+    """The schedule and the rest of a PPO preset hardly fit another algorithm."""
+    arguments = ["--algorithm.name", "dqn"]
+    expected = ["note: the preset 'cartpole-dqn' has settings for dqn: penstock train cartpole-dqn"]
+    assert notes_on_preset("cartpole", arguments, configured("cartpole", arguments, {})) == expected
+    assert notes_on_preset("cartpole-dqn", [], configured("cartpole-dqn", [], {})) == []
+
+
+def test_a_module_in_place_of_a_preset_is_answered_with_the_setting(tmp_path: Path):
+    """A user of other libraries gives the file that has the environment."""
+    (module := tmp_path / "grid.py").write_text("import gymnasium\n")
+    with pytest.raises(ConfigError, match=r"grid\.py' is not valid TOML: .*; .*--environment\.id my_module:MyEnv-v0$"):
+        configured(str(module), [], {})
 
 
 def test_wrappers_are_given_as_toml_as_json_or_alone():

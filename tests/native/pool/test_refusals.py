@@ -39,7 +39,7 @@ def round_buffers(steps: int = 4, num_envs: int = 3) -> dict[str, np.ndarray]:
     ("arguments", "message"),
     [
         ({"id": "CartPole-v9"}, "no environment is called 'CartPole-v9'; similar: CartPole-v1"),
-        ({"id": "qqqq"}, "no environment is called 'qqqq'; `penstock envs` lists all"),
+        ({"id": "qqqq"}, "is called 'qqqq'; `penstock envs` lists all; give one .* as my_module:MyEnv-v0"),
         ({"num_envs": 0}, "num_envs must be an integer of at least 1, got 0"),
         ({"num_envs": 1.5}, "num_envs must be an integer of at least 1, got 1.5"),
         ({"num_threads": -1}, "num_threads must be an integer of at least 1, got -1"),

@@ -152,6 +152,12 @@ def test_bad_names_are_refused(root, name):
         RunFolder(root, name)
 
 
+def test_a_path_in_place_of_a_name_is_answered_with_both_parts(root):
+    """Python's functions take a run's path, so it is tried with commands as well."""
+    with pytest.raises(ConfigError, match=r"as in cartpole-1 --store s3://bucket/runs$"):
+        RunFolder(root, "s3://bucket/runs/cartpole-1/")
+
+
 def test_values_that_json_cannot_hold_are_not_stored(root):
     """A configuration that could not be read back is refused."""
     run = RunFolder(root, "nan")

@@ -64,7 +64,7 @@ def test_a_value_that_no_environment_takes_is_refused(value: Any):
 @pytest.mark.parametrize(
     ("path", "value", "right"),
     [
-        ("name", "Not A Name", "string should match pattern '^[a-z0-9][a-z0-9._-]{0,63}$'"),
+        ("name", "Not A Name", "expected 1 to 64 of a-z, 0-9, '.', '_', '-', of which"),
         ("seed", -1, "greater than or equal to 0"),
         ("seed", 2**32, "less than 4294967296"),
         ("environment.num_envs", 0, "greater than or equal to 1"),
@@ -74,7 +74,8 @@ def test_a_value_that_no_environment_takes_is_refused(value: Any):
         ("algorithm.learning_rate", 0, "greater than 0"),
         ("algorithm.discount", 1.5, "less than or equal to 1"),
         ("algorithm.trace_decay", -0.1, "greater than or equal to 0"),
-        ("algorithm.hidden", "64", "valid tuple"),
+        ("algorithm.hidden", "64", "valid tuple, such as '[64, 64]'"),
+        ("cluster.lease_seconds", "10m", "valid number, unable to parse string as a number; give a number of seconds"),
         ("schedule.round_steps", 1.5, "valid integer"),
         ("schedule.lag", 9, "less than or equal to 8"),
         ("distribution.act_tasks", 0, "greater than or equal to 1"),
@@ -177,6 +178,8 @@ def test_tiles_divide_the_environments():
     """A run of 10 environments has no whole tiles of 4."""
     said = refusal({"environment": {"num_envs": 10, "envs_per_tile": 4}})
     assert said.startswith("environment: num_envs = 10 is not a multiple of envs_per_tile = 4")
+    assert said.endswith("such as 8 or 12, or give envs_per_tile as well: one that divides it")
+    assert refusal({"environment": {"num_envs": 3, "envs_per_tile": 4}}).endswith("envs_per_tile as well: 3")
     assert build_config({"environment": {"num_envs": 12, "envs_per_tile": 4}}).environment.tiles == 3
 
 
