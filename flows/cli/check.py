@@ -119,7 +119,7 @@ def _arguments(environment_id: str, options: Sequence[str]) -> dict[str, Any]:
     Raises:
         ConfigError: one is not such a setting, or has no such value; or a wrapper can't be found.
     """
-    overrides = parse_overrides(options, TrainConfig)
+    overrides = parse_overrides(options, TrainConfig, after="the environment's id")
     given = overrides.pop("environment", {})
     if overrides or not set(given) <= {*_CHECKED_SETTINGS}:
         raise ConfigError(
@@ -191,7 +191,7 @@ def check_one_algorithm(target: str, environment_id: str | None, options: Sequen
         )
     is_replayed = name in replayed and name not in trained
     kind = ReplayConfig if is_replayed else TrainConfig
-    overrides = parse_overrides(options, kind, name)
+    overrides = parse_overrides(options, kind, name, after="the algorithm")
     environment = _environment(overrides.get("environment", {}), environment_id, name)
     values = {"algorithm": {**overrides.get("algorithm", {}), "name": name}}
     if is_replayed:

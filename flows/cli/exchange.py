@@ -103,25 +103,17 @@ def import_(
 
     It can be read as any other, and not replayed: a dataset does not name its environment.
     """
-    with Working(f"importing {path} as run {name}", quiet=as_json):
-        counts = import_from(of, store or USUAL_STORE, name, path)
-    print_counts("imported", counts, as_json)
-
-
-def import_from(kind: str, store: str, name: str, path: Path) -> dict[str, int]:
-    """Write a dataset of a format as a run; return its numbers of episodes and steps.
-
-    Raises:
-        ConfigError: the format is not Minari's, or shards can't hold the dataset.
-        RunExistsError: a run of that name exists.
-    """
     from penstock.storage.runs.run import RunFolder
     from penstock.storage.stores.open import open_store
-    from penstock.tasks.data.datasets.minari import import_dataset
+    from penstock.tasks.data.datasets.minari import check_import, import_dataset
 
-    if kind != "minari":
-        raise ConfigError(f"the format {kind!r} is not known, expected 'minari'")
-    return asdict(import_dataset(RunFolder(open_store(store), name), path))
+    if of != "minari":
+        raise ConfigError(f"the format {of!r} is not known, expected 'minari'")
+    run = RunFolder(open_store(store or USUAL_STORE), name)
+    check_import(run, path)
+    with Working(f"importing {path} as run {name}", quiet=as_json):
+        counts = asdict(import_dataset(run, path))
+    print_counts("imported", counts, as_json)
 
 
 def print_counts(verb: str, counts: dict[str, int], as_json: bool) -> None:

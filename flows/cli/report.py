@@ -11,7 +11,7 @@ import typer
 
 from penstock.flows.display.working import Working
 from penstock.storage.errors import ConfigError
-from penstock.storage.runs.run import USUAL_STORE
+from penstock.storage.runs.run import USUAL_STORE, RunFolder
 from penstock.storage.transfer.replacing import replacing
 
 
@@ -36,8 +36,7 @@ def report(
     """
     # Frames are drawn into memory: without this, SDL looks for a screen, and complains where there is none.
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
-    with Working(f"making a report of {', '.join(runs)}", quiet=as_json) as working:
-        path = write_report(store or USUAL_STORE, runs, out, clips=clip, working=working)
+    path = write_report(store or USUAL_STORE, runs, out, clips=clip, quiet=as_json)
     if as_json:
         typer.echo(json.dumps({"report": str(path), "bytes": path.stat().st_size, "runs": runs}, indent=2))
     else:
@@ -45,9 +44,9 @@ def report(
 
 
 def write_report(
-    store: str, names: list[str], out: Path | None = None, *, clips: bool = True, working: Working | None = None
+    store: str, names: list[str], out: Path | None = None, *, clips: bool = True, quiet: bool = True
 ) -> Path:
-    """Write the report; return its path, or leave nothing there. `working` shows the progress.
+    """Write the report; return its path, or leave nothing there. Unless `quiet`, show the progress.
 
     Raises:
         ConfigError: a run is named twice, the file can't be written, or its name does not end in .html.
@@ -55,24 +54,14 @@ def write_report(
         CorruptObjectError: a commit was altered.
     """
     path = _checked(names, out)
-    from penstock.storage.runs.run import RunFolder
     from penstock.storage.stores.open import open_store
-    from penstock.tasks.analysis.history import read_history
 
     root = open_store(store)
-    working = working or Working("", quiet=True)
-    histories = []
-    for name in names:
-        working.say(f"reading run {name}", "commits")
-        histories.append(read_history(RunFolder(root, name), on_progress=working.update))
-    from penstock.flows.report.page import render
-    from penstock.flows.report.pictures import pictures_of
-
-    pictures = []
-    for history in histories:
-        working.say(f"drawing run {history.run.name}")
-        pictures.append(pictures_of(history, clips=clips))
-    html = render(histories, pictures)
+    folders = [RunFolder(root, name) for name in names]
+    for folder in folders:
+        folder.load()
+    with Working(f"making a report of {', '.join(names)}", quiet=quiet) as working:
+        html = _made(folders, working, clips=clips)
     try:
         with replacing(path) as part:
             # A folder that the page names may have a name that is no text.
@@ -80,6 +69,23 @@ def write_report(
     except OSError as error:
         raise ConfigError(f"--out {path}: {error.strerror}; choose a folder that exists and is writable") from None
     return path
+
+
+def _made(runs: list[RunFolder], working: Working, *, clips: bool) -> str:
+    from penstock.tasks.analysis.history import read_history
+
+    histories = []
+    for run in runs:
+        working.say(f"reading run {run.name}", "commits")
+        histories.append(read_history(run, on_progress=working.update))
+    from penstock.flows.report.page import render
+    from penstock.flows.report.pictures import pictures_of
+
+    pictures = []
+    for history in histories:
+        working.say(f"drawing run {history.run.name}")
+        pictures.append(pictures_of(history, clips=clips))
+    return render(histories, pictures)
 
 
 def _checked(names: list[str], out: Path | None) -> Path:

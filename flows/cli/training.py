@@ -121,7 +121,8 @@ def replay(
     selection = {"stages": parse_bounds("--stages", stages), "versions": parse_bounds("--versions", versions)}
     values["source"] |= {key: value for key, value in selection.items() if value} | {"min_return": min_return}
     values["cluster"] = cluster_settings(scheduler, track, callback)
-    overrides = parse_overrides(arguments[more:], ReplayConfig, str(table_of(base, "algorithm").get("name", "")))
+    algorithm = str(table_of(base, "algorithm").get("name", ""))
+    overrides = parse_overrides(arguments[more:], ReplayConfig, algorithm, after="the runs of --from")
     fixed = sorted({*base, *overrides} & {"environment", "plan"})
     if fixed:
         raise ConfigError(f"{', '.join(fixed)}: determined by the runs that are read; leave it out")
@@ -158,7 +159,7 @@ def resume(
     from penstock.storage.stores.open import open_store
     from penstock.tasks.setup.config.loading import merge
 
-    overrides = parse_overrides(context.args)
+    overrides = parse_overrides(context.args, after="the run's name")
     require_movable(overrides)
     cluster = cluster_settings(scheduler, track, callback, allow_unfenced=allow_unfenced)
     overrides = merge(overrides, {"cluster": cluster})

@@ -31,7 +31,7 @@ _NAME = "algorithm.name"
 
 
 def parse_overrides(
-    arguments: Sequence[str], kind: type[RunConfig] = TrainConfig, algorithm: str = ""
+    arguments: Sequence[str], kind: type[RunConfig] = TrainConfig, algorithm: str = "", after: str = "the preset"
 ) -> dict[str, Any]:
     """Turn `--schedule.lag 1 --act-tasks=2` into nested settings.
 
@@ -39,6 +39,7 @@ def parse_overrides(
         arguments: as typed.
         kind: kind of run.
         algorithm: the preset's; of a custom one any `--algorithm.` is accepted, and checked when it is constructed.
+        after: the command's argument that settings follow, for messages.
 
     Raises:
         ConfigError: an option is not a setting, is ambiguous, or lacks a value.
@@ -51,7 +52,7 @@ def parse_overrides(
     while waiting:
         option = waiting.pop(0)
         if not option.startswith("--"):
-            raise ConfigError(f"'{option}' is not an option; settings are given as --name value, after the preset")
+            raise ConfigError(f"'{option}' is not an option; settings are given as --name value, after {after}")
         name, equals, text = option[2:].partition("=")
         path = name.replace("-", "_")
         if not (is_custom and path.startswith("algorithm.")):

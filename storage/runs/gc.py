@@ -76,11 +76,10 @@ def collect(
     """
     if keep_checkpoints < 1:
         raise ValueError(f"keep_checkpoints is {keep_checkpoints}, expected 1 or more: a run resumes from the newest")
-    kept_from = first_kept(run, drop_shards_before)
     if dry_run:
-        if kept_from > shards_kept_from(run.store):
-            _refuse_if_needed(run, kept_from, [])  # a claim may be that of a reader which is gone
+        kept_from = first_kept(run, drop_shards_before)
         return _report(run, _superfluous(run, keep_checkpoints, kept_from, recorded_claims(run.store)))
+    kept_from = _first_asked(run, drop_shards_before)
     with acquire(run.store, "garbage collection", _LEASE_TTL_SECONDS) as keeper:
         claims = _drop(run, kept_from)
         names = _superfluous(run, keep_checkpoints, kept_from, claims)
@@ -93,13 +92,24 @@ def collect(
 
 
 def first_kept(run: RunFolder, drop_shards_before: int | None = None) -> int:
-    """Return the first stage whose shards stay; refuse what can't be collected, after a few small reads.
+    """Return the first stage whose shards stay; refuse what can't be collected, after small reads.
+
+    Only where shards would be dropped, the descriptions of the store's other runs are read.
 
     Raises:
         ConfigError: shards of stages that are not committed would be dropped.
+        LeaseHeldError: an unfinished replay needs them. A reader's claim may be that of one which is gone: not judged.
         RunNotFoundError: the run does not exist.
         CorruptObjectError: the log can't be trusted.
     """
+    kept_from = _first_asked(run, drop_shards_before)
+    if kept_from > shards_kept_from(run.store):
+        _refuse_if_needed(run, kept_from, [])
+    return kept_from
+
+
+def _first_asked(run: RunFolder, drop_shards_before: int | None) -> int:
+    """Return the first stage whose shards stay as far as its user and earlier collections say; errors as `collect`."""
     run.load()
     newest = run.log.newest()
     kept_from = shards_kept_from(run.store)

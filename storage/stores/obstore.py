@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.storage.errors import ConfigError
+from penstock.storage.stores.daemon_threads import DaemonThreads
 from penstock.storage.stores.remote import CONNECT_SECONDS, NO_BUCKET, READ_SECONDS, Fault, RemoteStore
 from penstock.storage.stores.s3_credentials import S3Access, check_options
 
 if TYPE_CHECKING:
     import builtins
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from obstore import Bytes
     from obstore.store import S3Credential, S3Store
+
+    from penstock.storage.stores.remote import Result
 
 try:
     import obstore
@@ -41,6 +45,7 @@ _STALLED = "RequestTimeout"
 _CAUSES = re.compile(r'(?:message|error): "([^"]+)"|InvalidCertificate\(\s*(\w+)|\b(TimedOut)\b')
 """Finds why there was no answer, in the client's text for debugging, which holds much else."""
 _runs_in: int | None = None  # process in which the client's threads were started
+_threads = DaemonThreads(16, "obstore")  # one waits; others may hold requests that Ctrl-C has left
 
 
 class ObstoreStore(RemoteStore):
@@ -58,6 +63,15 @@ class ObstoreStore(RemoteStore):
         check_options(url, self._options)
         self._bucket, _, prefix = self.url.partition("://")[2].partition("/")
         self._base = f"{prefix}/" if prefix else ""
+
+    def _ask(self, operation: Callable[[S3Store], Result], client: S3Store) -> Result:
+        """Make one request, in another thread where this is the main one, which alone hears Ctrl-C.
+
+        The client returns to Python with the answer alone. A request that is left by Ctrl-C may still be answered.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            return operation(client)
+        return _threads.submit(lambda: operation(client)).result()
 
     def _connect(self) -> S3Store:
         global _runs_in  # noqa: PLW0603  (the client has one set of threads a process)

@@ -226,6 +226,10 @@ class RemoteStore(ABC):
         below._counter = self._counter  # noqa: SLF001  (another of this class)
         return below
 
+    def _ask(self, operation: Callable[[Any], Result], client: Any) -> Result:
+        """Make one request. A subclass whose client hears no Ctrl-C meanwhile lets another thread wait for it."""
+        return operation(client)
+
     @abstractmethod
     def _connect(self) -> Any:
         """Return a client that does not retry; the methods below receive it."""
@@ -295,7 +299,7 @@ class RemoteStore(ABC):
             attempt += 1
             self._counter.add(requests=1, retries=int(attempt > 1))
             try:
-                result = operation(self._client())
+                result = self._ask(operation, self._client())
             except Exception as error:  # noqa: BLE001  (each client has errors of its own; all end as StoreError)
                 late = attempt > 1 and time.monotonic() + wait_seconds > give_up_at
                 fault = self._fault(error)

@@ -7,7 +7,6 @@ requests a bounded number of times.
 
 from __future__ import annotations
 
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -55,10 +54,12 @@ class Uploads:
         with self._changed:
             return self._held_bytes
 
-    def submit(self, nbytes: int, work: Callable[[], None]) -> Future[None]:
+    def submit(self, nbytes: int, work: Callable[[], None]) -> Callable[[], None]:
         """Queue `work`; block while the budget is used up.
 
-        `work` may wait for tasks that were submitted before it: they start earlier.
+        Returns:
+            A function that waits until the task is done, and raises what it raised. `work` may wait for tasks that
+            were submitted before it: they start earlier. No task can be cancelled: `finish` would wait for it.
 
         Raises:
             BaseException: an earlier task raised it.
@@ -73,14 +74,12 @@ class Uploads:
         task = _Task(nbytes, work)
         if self._executor is not None:
             try:
-                return self._executor.submit(self._do, task)
+                return self._executor.submit(self._do, task).result
             except BaseException:
                 self._forget(task)  # it stays queued if its thread could not be started
                 raise
-        done: Future[None] = Future()
         self._do(task)
-        done.set_result(None)
-        return done
+        return lambda: None
 
     def finish(self) -> None:
         """Wait until every submitted task is done.

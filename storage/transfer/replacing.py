@@ -1,4 +1,4 @@
-"""Writes a user's file whole or not at all: exports and reports."""
+"""Writes a user's file whole or not at all: exports and reports; refuses paths where none can be written."""
 
 from __future__ import annotations
 
@@ -7,9 +7,14 @@ import secrets
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from penstock.storage.errors import ConfigError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+PARTIAL = ".partial"
+"""The end of the name of a folder that is not whole yet."""
 
 
 @contextmanager
@@ -28,3 +33,35 @@ def replacing(path: Path) -> Iterator[Path]:
     except BaseException:
         part.unlink(missing_ok=True)
         raise
+
+
+def require_file(path: Path) -> None:
+    """Refuse a path that can't be that of a new or replaced file, before there is anything to write.
+
+    Raises:
+        ConfigError: it is a folder, or in none.
+    """
+    if path.is_dir() or not path.parent.is_dir():
+        found = "is a folder" if path.is_dir() else f"is in a folder that does not exist, '{path.parent}'"
+        raise ConfigError(f"'{path}' {found}; expected the path of a file")
+
+
+def require_folder(path: Path, *, empty: bool = False) -> None:
+    """Refuse a path where no folder is and none can be made, before there is anything to write.
+
+    Args:
+        path: of the folder.
+        empty: refuse one with files too, but for those that an interrupted export has left (`PARTIAL`).
+
+    Raises:
+        ConfigError: names what is there.
+    """
+    try:
+        place = next(each for each in (path, *path.parents) if each.exists())
+        names = [one.name for one in path.iterdir()] if empty and path.is_dir() else []
+    except OSError as error:
+        raise ConfigError(f"'{path}' can't be read: {error.strerror}; choose a new path") from error
+    if not place.is_dir():
+        raise ConfigError(f"'{place}' is a file, expected a folder; choose a new path")
+    if not all(name.endswith(PARTIAL) for name in names):
+        raise ConfigError(f"'{path}' is a folder with files; an export needs a new path, or an empty folder")

@@ -17,7 +17,7 @@ from torch import Tensor
 from penstock.native.adapters.structured_actions import leaf_formats
 from penstock.native.teams.structured import TeamSpace
 from penstock.storage.errors import ConfigError, PenstockError
-from penstock.storage.transfer.replacing import replacing
+from penstock.storage.transfer.replacing import replacing, require_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,14 +71,13 @@ def export_policy(policy: Policy, path: Path, kind: str) -> dict[str, Any]:
         too: as the property `penstock` of the ONNX model, or as the extra file `penstock.json` of torch's program.
 
     Raises:
-        ConfigError: the format is unknown, a package is missing, or the algorithm's `act` can't be traced.
+        ConfigError: the format is unknown, the path can't be a file's, a package is missing, or the algorithm's `act`
+            can't be traced.
         PenstockError: the file can't be written.
     """
     if kind not in FORMATS:
         raise ConfigError(f"the format {kind!r} is not known, expected {' or '.join(map(repr, FORMATS))}")
-    if path.is_dir() or not path.parent.is_dir():
-        found = "is a folder" if path.is_dir() else f"is in a folder that does not exist, '{path.parent}'"
-        raise ConfigError(f"'{path}' {found}; expected the path of a file")
+    require_file(path)
     about = describe_program(policy)
     inputs = _example(policy)
     program = _traced(PolicyProgram(policy).eval(), inputs)

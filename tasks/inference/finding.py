@@ -6,8 +6,9 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
 from penstock.storage.errors import ConfigError
-from penstock.storage.runs.run import best_version
+from penstock.storage.runs.run import best_version, open_run
 from penstock.tasks.data.replay.given_episodes import require_learned
+from penstock.tasks.setup.config.consent import record_consent, require_consent
 
 if TYPE_CHECKING:
     from penstock.storage.refs import SnapshotRef
@@ -29,6 +30,18 @@ def parse_version(text: str) -> Version:
     if text.isascii() and text.isdigit():
         return int(text)
     raise ConfigError(f"version {text!r}, expected 'newest', 'best' or the number of a snapshot")
+
+
+def check_policy(run: str, version: Version, store: str | None, *, trust: bool) -> None:
+    """Refuse the mistakes that `penstock.load_policy` finds in a few small reads, before torch is imported.
+
+    The best version is not looked for: all commits would be read twice. Arguments and errors as of that function.
+    """
+    folder = open_run(run, store)
+    if trust:
+        record_consent(folder)
+    require_consent(folder)
+    find_snapshot(folder, "newest" if version == "best" else version)
 
 
 def find_snapshot(run: RunFolder, version: Version) -> tuple[Commit, SnapshotRef]:

@@ -19,7 +19,10 @@ from penstock.storage.runs.run import USUAL_STORE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from penstock.storage.runs.run import RunFolder
+
 _POLICY_FORMATS = ("onnx", "torch")
+_FORMATS = (*_POLICY_FORMATS, "minari", "tensorboard")
 _BY_ENDING = {".onnx": "onnx", ".pt2": "torch", ".pt": "torch"}
 
 
@@ -55,18 +58,30 @@ def export(
     existing file is replaced. minari: the committed episodes, whole, as a dataset that other tools train from.
     tensorboard: FOLDER/RUN, over environment steps, and the settings as hparams; exporting again replaces it.
     """
-    if trust:
-        from penstock.flows.api.evaluation import trust_run
+    from penstock.storage.runs.run import RunFolder
+    from penstock.storage.stores.open import open_store
+    from penstock.storage.transfer.replacing import require_file, require_folder
+    from penstock.tasks.data.input.run_selection import exported_stages, require_committed
+    from penstock.tasks.inference.finding import check_policy, parse_version
+    from penstock.tasks.setup.config.consent import record_consent, require_consent
 
-        trust_run(store or USUAL_STORE, run)
+    where = store or USUAL_STORE
     to = to or _BY_ENDING.get(path.suffix.lower(), "minari")
+    if to not in _FORMATS:
+        raise ConfigError(f"the format {to!r} is not known, expected 'onnx', 'torch', 'minari' or 'tensorboard'")
     if from_stage is not None and to != "minari":
         raise ConfigError(
             f"--from-stage {from_stage}: only episodes are exported by stage, and --to is {to}; leave it out"
         )
     if to in _POLICY_FORMATS:
+        wanted = parse_version(version or "newest")
+        require_file(path)
+        check_policy(run, wanted, where, trust=trust)
         with Working(f"exporting the policy of run {run} (torch is loaded first)", quiet=as_json):
-            about = export_policy_to(to, store or USUAL_STORE, run, path, version or "newest")
+            from penstock.tasks.inference.export import export_policy
+            from penstock.tasks.inference.loading import load_policy
+
+            about = export_policy(load_policy(run, wanted, store=where), path, to)
         if as_json:
             typer.echo(json.dumps(about, indent=2))
         else:
@@ -74,49 +89,33 @@ def export(
         return
     if version is not None:
         raise ConfigError(f"--version {version}: only policies have versions, and --to is {to}; leave it out")
+    folder = RunFolder(open_store(where), run)
+    if trust:
+        record_consent(folder)
+    if to == "tensorboard":
+        require_committed(folder)
+        require_folder(path)
+    else:
+        exported_stages(folder, from_stage or 0)
+        require_consent(folder)
+        require_folder(path, empty=True)
     with Working(f"exporting run {run} to {path}", "steps", quiet=as_json) as working:
-        counts = export_to(to, store or USUAL_STORE, run, path, working.update, from_stage or 0)
+        counts = _export_to(to, folder, path, working.update, from_stage or 0)
     print_counts("exported", counts, as_json)
 
 
-def export_to(
-    kind: str,
-    store: str,
-    name: str,
-    path: Path,
-    on_progress: Callable[[int, int], None] = lambda _, __: None,
-    from_stage: int = 0,
+def _export_to(
+    kind: str, run: RunFolder, path: Path, on_progress: Callable[[int, int], None], from_stage: int
 ) -> dict[str, int]:
-    """Write a run's episodes as a dataset, or its curves for TensorBoard; return counts of what was written.
-
-    Raises:
-        ConfigError: the format is unknown, the path exists, or a package is missing.
-        RunNotFoundError: no run has that name.
-    """
-    from penstock.storage.runs.run import RunFolder
-    from penstock.storage.stores.open import open_store
-
-    run = RunFolder(open_store(store), name)
+    """Write a run's episodes as a dataset, or its curves for TensorBoard; return counts of what was written."""
     if kind == "tensorboard":
         from penstock.flows.report.tensorboard import write_events
         from penstock.tasks.analysis.history import read_history
 
         return write_events(read_history(run, most_stages=(run.log.newest_stage() or 0) + 1), path)
-    if kind != "minari":
-        raise ConfigError(f"the format {kind!r} is not known, expected 'onnx', 'torch', 'minari' or 'tensorboard'")
     from penstock.tasks.data.datasets.minari import export_run, spaces_of
 
     return asdict(export_run(run, path, *spaces_of(run), on_progress=on_progress, from_stage=from_stage))
-
-
-def export_policy_to(kind: str, store: str, name: str, path: Path, version: str) -> dict[str, Any]:
-    """Write a run's policy as a file; return what `export_policy` returns, errors as it and `load_policy`."""
-    from penstock.tasks.inference.export import export_policy
-    from penstock.tasks.inference.finding import parse_version
-    from penstock.tasks.inference.loading import load_policy
-
-    policy = load_policy(name, parse_version(version), store=store)
-    return export_policy(policy, path, kind)
 
 
 def _print_program(about: dict[str, Any], path: Path) -> None:

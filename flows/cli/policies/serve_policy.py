@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+from contextlib import ExitStack
 from typing import Annotated
 
 import typer
@@ -28,16 +29,18 @@ def serve_policy(
     Until Ctrl-C: POST /act, GET /policy, /health, /metrics.
     Whoever reaches the port may ask: there is no password. docs/policy.md has examples.
     """
+    from penstock.tasks.inference.finding import check_policy, parse_version
+
+    wanted = parse_version(version)
+    check_policy(run, wanted, store, trust=trust)
+    listening = _listen(host, port)
     typer.echo(f"loading version {version} of run {run}", err=True)
     import torch
     import uvicorn
 
-    from penstock.tasks.inference.finding import parse_version
     from penstock.tasks.inference.http_server import PolicyServer
     from penstock.tasks.inference.loading import load_newer, load_policy
 
-    wanted = parse_version(version)
-    listening = _listen(host, port)
     policy = load_policy(run, wanted, store=store, device=device, trust=trust)
 
     server = PolicyServer(
@@ -55,10 +58,12 @@ def serve_policy(
 def _listen(host: str, port: int) -> socket.socket:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listening = socket.socket(family, kind, protocol)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(address)
-        listening.listen(1024)
+        with ExitStack() as stack:
+            listening = stack.enter_context(socket.socket(family, kind, protocol))
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(address)
+            listening.listen(1024)
+            stack.pop_all()
     except socket.gaierror as error:
         raise ConfigError(f"can't listen on {host}:{port}: {error.strerror or error}; choose another --host") from error
     except OSError as error:

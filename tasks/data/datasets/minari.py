@@ -30,12 +30,20 @@ from penstock.native.adapters.structured_actions import (
 from penstock.storage.digest import parse_json
 from penstock.storage.error_places import describe_error
 from penstock.storage.errors import ConfigError, PenstockError
-from penstock.storage.runs.reader_claims import reading, shards_kept_from
+from penstock.storage.runs.lease import refuse_driven
+from penstock.storage.runs.reader_claims import reading
 from penstock.storage.runs.rollups.content import refs_of
 from penstock.storage.shards.codec import decode_shard
 from penstock.storage.shards.whole_episodes import whole_episodes
-from penstock.tasks.data.datasets.stored_episodes import LAST, commit_episodes, write_episodes, written_as
-from penstock.tasks.data.input.run_selection import NEXT_OBSERVATION, shardless_message
+from penstock.storage.transfer.replacing import PARTIAL, require_folder
+from penstock.tasks.data.datasets.stored_episodes import (
+    LAST,
+    commit_episodes,
+    refuse_committed,
+    write_episodes,
+    written_as,
+)
+from penstock.tasks.data.input.run_selection import NEXT_OBSERVATION, exported_stages, shardless_message
 from penstock.tasks.environments.factory import make_pool
 from penstock.tasks.setup.config.consent import require_consent
 from penstock.tasks.setup.config.replay import build_stored_config
@@ -60,6 +68,7 @@ LAST_SUFFIX = "@last"
 """Suffix of the column that stores, at an episode's last step, the last entry of an info with one entry more than
 steps."""
 
+_KIND = "Minari dataset"
 _SHARD_BYTES = 16 << 20
 _NUMBERS = ("env_id", "episode_id", "policy_version")
 _OWN = ("observation", "action", "reward", "terminated", "truncated")
@@ -98,33 +107,23 @@ def export_run(
         from_stage: the first stage. Episodes that began in an earlier one are left out.
 
     Raises:
+        RunNotFoundError: there is no such run.
         ConfigError: Minari is not installed, the path exists, the stage is not committed, or shards were dropped.
         CorruptObjectError: a shard is damaged; nothing is written.
     """
     minari = _minari()
     data = path.absolute() / "data"  # Minari prefixes a relative path with its own folder
-    partial = data.with_name(f".{data.name}.partial")
-    newest = run.log.newest()
-    if newest is None:
-        raise ConfigError(f"run '{run.name}' has committed nothing yet; export it after the first stage")
-    if not 0 <= from_stage <= newest.stage:
-        raise ConfigError(f"from stage {from_stage}: run '{run.name}' has committed stages 0 to {newest.stage}")
-    if (kept := shards_kept_from(run.store)) > from_stage:
-        left = "none is left" if kept > newest.stage else f"--from-stage {kept} exports the others"
-        raise ConfigError(
-            f"run '{run.name}' has no shards before stage {kept}, as `penstock gc --drop-shards-before` has dropped "
-            f"them; {left}"
-        )
-    stages = range(from_stage, newest.stage + 1)
+    partial = data.with_name(f".{data.name}{PARTIAL}")
+    stages = exported_stages(run, from_stage)
     table = run.log.shard_table(stages[0], stages[-1])
     if not table.num_rows:
         raise ConfigError(shardless_message(run))
-    with _dataset_folder(path, partial.name):
+    with _dataset_folder(path):
         # Written under another name, so that an export that was stopped leaves no part of a dataset.
         shutil.rmtree(partial, ignore_errors=True)
         try:
             partial.mkdir()
-            with reading(run.store, "export", from_stage, newest.stage, optional=True):
+            with reading(run.store, "export", from_stage, stages[-1], optional=True):
                 counts = _write_dataset(
                     minari, run, table, partial, observation_space, action_space, dataset_id, on_progress
                 )
@@ -137,11 +136,11 @@ def export_run(
 
 
 @contextlib.contextmanager
-def _dataset_folder(path: Path, partial: str) -> Iterator[None]:
+def _dataset_folder(path: Path) -> Iterator[None]:
     """Let no other export write into a folder, which is made, and removed where nothing is written into it.
 
     Raises:
-        ConfigError: it has other files than `partial`, another export writes into it, or it can't be a folder.
+        ConfigError: it has files, another export writes into it, or it can't be a folder.
     """
     created = not path.exists()
     try:
@@ -156,8 +155,7 @@ def _dataset_folder(path: Path, partial: str) -> Iterator[None]:
             raise ConfigError(f"another export writes into '{path}'; choose a new path") from None
         except OSError:  # such as a network's file system without locks
             pass
-        if any(one.name != partial for one in path.iterdir()):
-            raise ConfigError(f"'{path}' is a folder with files; an export needs a new path, or an empty folder")
+        require_folder(path, empty=True)
         yield
     finally:
         os.close(folder)
@@ -229,20 +227,38 @@ def import_dataset(run: RunFolder, path: Path) -> Exported:
         RunExistsError: the run exists already.
         LeaseHeldError: another command makes the run.
     """
+    check_import(run, path)
     minari = _minari()
-    data = path.absolute() / "data"
-    try:
-        _require_spaces(data)
+    with _as_dataset(path) as data:
         dataset = minari.MinariDataset(data)
-    except (OSError, ValueError, AssertionError) as error:
-        raise ConfigError(f"'{path}' is not a Minari dataset: {error}; expected a folder with 'data' in it") from error
     description = _run_json(run.name, dataset)
-    with written_as(run, description, "Minari dataset") as check:
+    with written_as(run, description, _KIND) as check:
         refs, cut = _write_shards(run, dataset)
         if not refs:
             raise ConfigError(f"the Minari dataset '{path}' has no episodes; there is nothing to import")
         commit_episodes(run, description, refs, dataset.total_episodes, "imported from Minari", check)
     return Exported(dataset.total_episodes, cut, sum(ref.rows for ref in refs))
+
+
+def check_import(run: RunFolder, path: Path) -> None:
+    """Refuse the mistakes of an import that a few small reads show; errors as `import_dataset`."""
+    refuse_committed(run, _KIND)
+    refuse_driven(run.store)
+    with _as_dataset(path) as data:
+        _require_spaces(data)
+
+
+@contextlib.contextmanager
+def _as_dataset(path: Path) -> Iterator[Path]:
+    """Yield the folder `data` of a dataset, and say of its errors that it is none.
+
+    Raises:
+        ConfigError: what is read there is no dataset.
+    """
+    try:
+        yield path.absolute() / "data"
+    except (OSError, ValueError, AssertionError) as error:
+        raise ConfigError(f"'{path}' is not a Minari dataset: {error}; expected a folder with 'data' in it") from error
 
 
 def _require_spaces(data: Path) -> None:

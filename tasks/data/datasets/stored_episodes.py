@@ -145,11 +145,26 @@ def written_as(run: RunFolder, description: Mapping[str, Any], what: str) -> Ite
         LeaseHeldError: another command makes the run.
     """
     with acquire(run.store, f"an import of {what}", _LEASE_TTL_SECONDS) as keeper:
+        refuse_committed(run, what)
         if not run.exists():
             clear_leftovers(run, ())
-        elif run.log.newest() or run.genesis() != digest(canonical_json(description["identity"])):
-            raise RunExistsError(f"there is a run '{run.name}' already; choose another name for the {what}")
+        elif run.genesis() != digest(canonical_json(description["identity"])):
+            raise _taken(run, what)
         yield keeper.check
+
+
+def refuse_committed(run: RunFolder, what: str) -> None:
+    """Refuse a run with commits as the place of episodes; arguments as `written_as`.
+
+    Raises:
+        RunExistsError: it has some.
+    """
+    if run.exists() and run.log.newest():
+        raise _taken(run, what)
+
+
+def _taken(run: RunFolder, what: str) -> RunExistsError:
+    return RunExistsError(f"there is a run '{run.name}' already; choose another name for the {what}")
 
 
 def commit_episodes(

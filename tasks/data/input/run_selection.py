@@ -1,4 +1,4 @@
-"""Shared parts of readers of stored runs: stages, claims, names, and the column that no file has."""
+"""Shared parts of readers of stored runs: stages, claims, names, and the column that no file has. Imports little."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.storage.errors import ConfigError
-from penstock.storage.runs.reader_claims import reading
+from penstock.storage.runs.reader_claims import reading, shards_kept_from
 from penstock.storage.runs.run import RunFolder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from penstock.storage.refs import ShardRef
+    from penstock.storage.runs.commit_schema import Commit
     from penstock.storage.stores.protocol import Store
 
 NEXT_OBSERVATION = "next_observation"
@@ -31,6 +32,45 @@ def shardless_message(run: RunFolder) -> str:
     if read:
         return f"run '{run.name}' is a replay, which stores no shards; name the runs that it read: {', '.join(read)}"
     return f"run '{run.name}' has committed stages without shards"
+
+
+def require_committed(run: RunFolder) -> Commit:
+    """Return a run's newest commit.
+
+    Raises:
+        RunNotFoundError: there is no such run.
+        ConfigError: it has none yet.
+    """
+    run.load()
+    newest = run.log.newest()
+    if newest is None:
+        raise ConfigError(f"run '{run.name}' has committed nothing yet; export it after the first stage")
+    return newest
+
+
+def exported_stages(run: RunFolder, first: int) -> range:
+    """Return the stages whose shards an export reads, after a few small reads.
+
+    Args:
+        run: with committed shards.
+        first: the first stage.
+
+    Raises:
+        RunNotFoundError: there is no such run.
+        ConfigError: a stage is not committed, or its shards were dropped; or the run is a replay, which has none.
+    """
+    newest = require_committed(run)
+    if not 0 <= first <= newest.stage:
+        raise ConfigError(f"from stage {first}: run '{run.name}' has committed stages 0 to {newest.stage}")
+    if run.plan() is not None:
+        raise ConfigError(shardless_message(run))
+    if (kept := shards_kept_from(run.store)) > first:
+        left = "none is left" if kept > newest.stage else f"--from-stage {kept} exports the others"
+        raise ConfigError(
+            f"run '{run.name}' has no shards before stage {kept}, as `penstock gc --drop-shards-before` has dropped "
+            f"them; {left}"
+        )
+    return range(first, newest.stage + 1)
 
 
 def whole_number(name: str, value: Any, least: int = 0) -> int:

@@ -22,7 +22,6 @@ from penstock.tasks.runtime.stored_objects import snapshot_folder, stored_snapsh
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from concurrent.futures import Future
 
     from penstock.storage.digest import Buffer
     from penstock.storage.runs.commit_schema import Commit
@@ -312,10 +311,10 @@ class SnapshotPublisher:
             self._announce(ref)
         return ref
 
-    def _store(self, ref: SnapshotRef, data: bytes, difference: Future[None] | None) -> None:
+    def _store(self, ref: SnapshotRef, data: bytes, difference: Callable[[], None] | None) -> None:
         self._context.run.store.write(ref.name, [memoryview(data)])
         if difference is not None:
-            difference.result()
+            difference()
         self._announce(ref)
 
     def _store_difference(self, ref: SnapshotRef, data: bytes, base: Buffer) -> None:

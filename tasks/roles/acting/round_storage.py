@@ -63,8 +63,8 @@ class RoundStorage:
         threads = assignment.upload_threads if self._remote else 0
         # Without the shard that failed to be stored, the snapshot for which its actor waits never comes.
         self._uploads = Uploads(threads, assignment.upload_budget_bytes, membership.fail)
-        self._latest: dict[int, Future[None]] = {}
-        """The upload of each tile's newest round."""
+        self._latest: dict[int, Callable[[], None]] = {}
+        """Functions that wait for the upload of each tile's newest round."""
         self.made_shards = self.made_bytes = 0
         """Number and bytes of shards that were not stored before."""
 
@@ -145,12 +145,12 @@ class RoundStorage:
         release: Callable[[], None],
         stored_as: Future[ShardRef],
         *,
-        before: Future[None] | None,
+        before: Callable[[], None] | None,
     ) -> None:
         self._confirm(self._context.acting_version(shard.round))
         if before is not None and not self._context.config.requires_full_round:
             # A restarted task infers acted rounds from stored shards: store no shard before those of earlier rounds.
-            before.result()
+            before()
         if parts:
             self._context.run.store.write(shard.name, parts)
             parts.clear()
@@ -159,7 +159,7 @@ class RoundStorage:
         announce_stored(self._membership, "buffer", _key(shard), shard, self._learner_of(shard.tile))
         release()
         if before is not None:
-            before.result()
+            before()
         self._store_state(shard.round, shard.tile, make_state())
 
     def _store_state(self, round_: int, tile: int, data: bytes) -> None:

@@ -1,6 +1,7 @@
 """Every command of `penstock` has its mistakes, which the packaging tests try."""
 
 import os
+import socket
 import subprocess
 import sys
 
@@ -58,6 +59,15 @@ def test_a_mistake_is_refused_before_a_trial_is_announced(command, named):
         ("evaluate absent", RunNotFoundError),
         ("evaluate absent --follow", RunNotFoundError),
         ("evaluate history --stage 9", ConfigError),
+        ("export absent OUT", RunNotFoundError),
+        ("export absent OUT.onnx", RunNotFoundError),
+        ("export absent OUT --to tensorboard", RunNotFoundError),
+        ("export history OUT --from-stage 9", ConfigError),
+        ("export history OUT.pt2 --version 99", ConfigError),
+        ("report absent", RunNotFoundError),
+        ("report history absent", RunNotFoundError),
+        ("serve-policy absent", RunNotFoundError),
+        ("serve-policy history --version 99", ConfigError),
     ],
 )
 def test_a_mistake_is_refused_before_work_is_announced(tmp_path, command, error):
@@ -65,12 +75,69 @@ def test_a_mistake_is_refused_before_work_is_announced(tmp_path, command, error)
     store, backup = tmp_path / "runs", tmp_path / "backup"
     History(open_store(store), description={"config": {}}).commit(0)
     History(open_store(backup), description={"seed": 2}).commit(0)
-    command = command.replace("STORE", str(store)).replace("BACKUP", str(backup))
+    for word, place in (("STORE", store), ("BACKUP", backup), ("OUT", tmp_path / "out")):
+        command = command.replace(word, str(place))
     found = CliRunner().invoke(app, [*command.split(), "--store", str(store)])
     assert (type(found.exception), found.output) == (error, "")
     found = CliRunner().invoke(app, [*command.split(), "--store", str(tmp_path / "nowhere")])
     assert (type(found.exception), found.output) == (RunNotFoundError, "")
     assert not (tmp_path / "nowhere").exists()
+    assert not list(tmp_path.glob("out*"))
+
+
+@pytest.mark.parametrize(
+    ("command", "error"),
+    [
+        ("export history TAKEN", ConfigError),
+        ("export history FILE/data", ConfigError),
+        ("export history OUT --to csv", ConfigError),
+        ("export history OUT.onnx --version last", ConfigError),
+        ("export history TAKEN --to onnx", ConfigError),
+        ("export history OUT/p.onnx", ConfigError),
+        ("export history FILE --to tensorboard", ConfigError),
+        ("export empty OUT --to tensorboard", ConfigError),
+        ("report history history", ConfigError),
+        ("report history --out OUT.pdf", ConfigError),
+        ("report history --out OUT/page.html", ConfigError),
+        ("import TAKEN --name history", RunExistsError),
+        ("import TAKEN --name new", ConfigError),
+        ("import OUT --name new", ConfigError),
+        ("import TAKEN --name No/name", ConfigError),
+        ("import TAKEN --name new --from csv", ConfigError),
+        ("serve-policy history --version last", ConfigError),
+        ("serve-policy empty", ConfigError),
+        ("serve-policy history --port PORT", ConfigError),
+        ("gc history --drop-shards-before 1", LeaseHeldError),
+        ("gc history --drop-shards-before 1 --dry-run", LeaseHeldError),
+    ],
+)
+def test_what_can_not_be_written_is_refused_before_work_is_announced(tmp_path, command, error):
+    """A path or a name that is taken, a port in use, shards that another run still reads; and nothing is changed."""
+    root = open_store(tmp_path / "runs")
+    History(root, description={"config": {}}).commit(0)
+    sources = [{"run": "history", "stages": [0, 0], "commit": "x"}]
+    History(root, "empty", description={"config": {}, "reads": {"sources": sources}})
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "notes.txt").write_text("mine")
+    before = {path: path.is_file() and path.read_bytes() for path in tmp_path.rglob("*")}
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        places = {"TAKEN": tmp_path / "taken", "FILE": tmp_path / "taken" / "notes.txt", "OUT": tmp_path / "out"}
+        for word, place in {**places, "PORT": taken.getsockname()[1]}.items():
+            command = command.replace(word, str(place))
+        found = CliRunner().invoke(app, [*command.split(), "--store", str(tmp_path / "runs")])
+    assert (type(found.exception), found.output) == (error, "")
+    assert before == {path: path.is_file() and path.read_bytes() for path in tmp_path.rglob("*")}
+
+
+@pytest.mark.parametrize(
+    ("command", "follows"),
+    [("check-env CartPole-v1", "the environment's id"), ("check-algorithm ppo", "the algorithm")],
+)
+def test_a_stray_word_is_refused_by_what_it_follows(command, follows):
+    """Neither command has a preset, after which settings would be given."""
+    found = CliRunner().invoke(app, [*command.split(), "twice"])
+    assert isinstance(found.exception, ConfigError)
+    assert f"'twice' is not an option; settings are given as --name value, after {follows}" in str(found.exception)
 
 
 def test_a_driven_run_is_refused_before_work_is_announced(tmp_path):
@@ -120,11 +187,14 @@ def test_a_working_directory_that_was_removed_is_one_message(tmp_path):
     ],
 )
 def test_a_policys_format_follows_its_name(tmp_path, path, announced):
-    """A policy's file is never taken for a folder of episodes."""
-    found = CliRunner().invoke(app, ["export", "absent", str(tmp_path / path), "--store", str(tmp_path)])
+    """A policy's file is never taken for a folder of episodes. What an export that was killed has left is no file."""
+    store = tmp_path / "runs"
+    History(open_store(store), description={"config": {}}).commit(0)
+    (tmp_path / "data" / ".data.partial").mkdir(parents=True)
+    found = CliRunner().invoke(app, ["export", "history", str(tmp_path / path), "--store", str(store)])
     assert announced in found.output
-    assert isinstance(found.exception, RunNotFoundError)
-    assert not list(tmp_path.iterdir())
+    assert found.exception
+    assert {one.name for one in tmp_path.iterdir()} == {"data", "runs"}
 
 
 def test_text_that_the_outputs_encoding_lacks_is_escaped(tmp_path):

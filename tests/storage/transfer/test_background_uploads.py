@@ -42,7 +42,7 @@ def test_a_task_may_wait_for_earlier_ones(uploads: Uploads):
     for number in range(200):
 
         def work(number: int = number, before=before) -> None:
-            before.result(PATIENCE_SECONDS)
+            before()
             done.append(number)
 
         before = uploads.submit(0, work)
@@ -81,9 +81,9 @@ def test_a_failure_is_raised_by_all_later_calls_and_cancels_unstarted_tasks(thre
     """Later submissions and `finish` raise the first error; nothing is written after it."""
     store = FaultyStore(open_store(tmp_path / "store"), [Fault("drop", ("write",), "second", calls=None)])
     uploads = Uploads(threads, 100)
-    uploads.submit(1, lambda: store.write("first", [b""])).result(PATIENCE_SECONDS)
+    uploads.submit(1, lambda: store.write("first", [b""]))()
     with pytest.raises(StoreError, match="'second'"):
-        uploads.submit(1, lambda: store.write("second", [b""])).result(PATIENCE_SECONDS)
+        uploads.submit(1, lambda: store.write("second", [b""]))()
     for _ in range(2):
         with pytest.raises(StoreError, match="'second'"):
             uploads.submit(1, lambda: store.write("third", [b""]))
@@ -127,7 +127,7 @@ def test_a_task_for_which_no_thread_can_be_started_is_not_done(
             uploads.submit(90, lambda: done.append("refused"))
     assert uploads.held_bytes == 10 * running
     go.set()
-    uploads.submit(90, lambda: done.append("later")).result(PATIENCE_SECONDS)
+    uploads.submit(90, lambda: done.append("later"))()
     uploads.close()
     assert (done, uploads.held_bytes) == (["later"], 0)
     uploads.finish()
