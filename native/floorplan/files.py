@@ -33,6 +33,10 @@ def read_text(path: str | os.PathLike[str]) -> str:
     """
     try:
         data = Path(path).read_bytes()
+    except IsADirectoryError:
+        inside = min((str(each) for each in Path(path).glob("*netlist*")), default="")
+        hint = f"did you mean {inside}?" if inside else "check the path"
+        raise BlockFileError(f"{path}: is a folder, expected a file; {hint}") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise BlockFileError(f"{path}: cannot be read ({reason}), expected a file; check the path") from None

@@ -280,7 +280,7 @@ class LocalStore:
         ) from error
 
     def _fail_writing(
-        self, name: str, error: OSError, advice: str = "check that it is a folder, is writable and has space"
+        self, name: str, error: OSError, advice: str = "check that it is a folder and is writable"
     ) -> NoReturn:
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
             advice = "the disk or the user's quota is full: free space, then resume what stopped"

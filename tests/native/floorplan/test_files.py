@@ -445,3 +445,12 @@ def test_ten_thousand_mutated_files_give_an_error_or_a_result(tmp_path):
         attempt("block.", lambda ending=ending: imported(ending, mutated(BOOKSHELF[ending], rng)))
     assert outcomes["read"] + outcomes["refused"] == 10_000, outcomes
     assert min(outcomes["read"], outcomes["refused"]) > 1000, outcomes
+
+
+def test_a_folder_is_answered_with_the_netlist_in_it(tmp_path):
+    """Blocks come as folders, and commands take their files."""
+    with pytest.raises(BlockFileError, match="is a folder, expected a file; check the path"):
+        create_placement_cost(tmp_path)
+    (tmp_path / "netlist.pb.txt.gz").touch()
+    with pytest.raises(BlockFileError, match=r"did you mean .*/netlist\.pb\.txt\.gz\?"):
+        create_placement_cost(tmp_path)
