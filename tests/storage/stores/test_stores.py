@@ -163,7 +163,7 @@ def test_a_file_system_without_hard_links_is_named(tmp_path: Path, monkeypatch: 
         store.create("object", b"new")
     assert list(tmp_path.iterdir()) == []
     monkeypatch.setattr(os, "replace", refuse)
-    with pytest.raises(StoreError, match="check that it is a folder and is writable$"):
+    with pytest.raises(StoreError, match=r"check that it is a folder and is writable$"):
         store.write("object", [b"new"])
 
 

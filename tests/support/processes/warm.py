@@ -7,6 +7,7 @@ are those of the start script.
 A warm start does not test the following; tests of them ask for `cold=True`:
 
 - the start script, and the order in which a command imports modules;
+- how an interpreter frees its modules: a process ends after its exit handlers;
 - an embedded Prefect server, without `PREFECT_API_URL`: such commands are always started cold;
 - settings that are read at import. A command whose environment differs from the first one's in anything but
   `READ_LATE` is started cold;

@@ -6,6 +6,7 @@ and nothing of Penstock, so that a fork has imported modules and no other state.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import importlib
@@ -43,10 +44,13 @@ MODULES = (
 ORDER_BYTES = 1 << 17
 last_settings: dict[str, str] = {}
 """Prefect's environment variables when its settings were last read."""
+statuses: list[int] = []
+"""The exit status of the command that has ended in this process."""
 
 
 def main() -> None:
     """Serve orders, and run the command in each forked process."""
+    atexit.register(leave)  # the first that is registered is the last that is called
     # As for a start script: modules next to this file must not be importable.
     sys.path[0] = str(PENSTOCK.parent)
     # Prefect sets up its log when it is imported.
@@ -147,7 +151,19 @@ def run_command(order: dict[str, Any]) -> None:
         importlib.import_module("penstock.flows.api.surroundings").quieten_prefect()
     else:
         read_settings()  # also from files in that folder
-    importlib.import_module("penstock.flows.cli").command()
+    try:
+        importlib.import_module("penstock.flows.cli").command()
+    except SystemExit as end:
+        statuses.extend([end.code] if isinstance(end.code, int) else [])
+        raise
+
+
+def leave() -> None:
+    """End a command's process: to free what its parent has imported copies that first, in a third of a CPU second."""
+    for status in statuses:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
 
 
 if __name__ == "__main__":

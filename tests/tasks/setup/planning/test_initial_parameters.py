@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from penstock.storage.runs.verification import verify_run
 from penstock.tasks.data.snapshots.checkpoints import write_checkpoint
 from penstock.tasks.data.snapshots.initial import start_from
 from penstock.tasks.setup.config.loading import build_config, merge
+from penstock.tasks.setup.planning import initial_parameters
 from penstock.tasks.setup.planning.initial_parameters import keep_initial, read_initial
 
 from ...conftest import SMALL, MakeContext
@@ -29,6 +31,18 @@ if TYPE_CHECKING:
 
 SAC = {"environment": {"id": "Pendulum-v1"}, "algorithm": {"name": "sac", "hidden": [8], "normalize_observation": True}}
 DQN = {"algorithm": {"name": "dqn", "hidden": [8]}}
+
+
+@pytest.fixture
+def asked_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the fresh parameters here: another process imports torch first, for two CPU seconds."""
+
+    def ask(module: str, question: str, name: str) -> dict[str, Any]:
+        return initial_parameters._answer(json.loads(question))
+
+    monkeypatch.setattr(initial_parameters, "ask", ask)
+    # No test gets another process's answer, nor that of this one.
+    monkeypatch.setattr(initial_parameters, "_probe_once", initial_parameters._probe)
 
 
 def trained(context: RunContext, **targets: Tensor) -> State:
@@ -98,6 +112,7 @@ def test_all_parameters_are_taken_and_belong_to_the_run(make_context: MakeContex
         start_from(state, run.store, run.initial().digest)
 
 
+@pytest.mark.usefixtures("asked_here")
 @pytest.mark.parametrize("dtype", [torch.int64, pytest.param(torch.float32, marks=pytest.mark.slow)])
 def test_rounds_are_counted_anew(make_context: MakeContext, dtype: torch.dtype):
     """A schedule belongs to a run, also where an older version has stored its counter as a float."""
@@ -109,6 +124,7 @@ def test_rounds_are_counted_anew(make_context: MakeContext, dtype: torch.dtype):
     assert torch.equal(state.targets["rounds"], torch.tensor(0))
 
 
+@pytest.mark.usefixtures("asked_here")
 @pytest.mark.parametrize("name", ["dqn", pytest.param("qr_dqn", marks=pytest.mark.slow)])
 def test_exploration_begins_anew_unless_it_is_named(make_context: MakeContext, name: str):
     """Epsilon is that of the run's own minibatches; where it is named, it goes on from the source's count."""
@@ -129,6 +145,7 @@ def test_exploration_begins_anew_unless_it_is_named(make_context: MakeContext, n
     assert epsilon(named) == epsilon(source) < own
 
 
+@pytest.mark.usefixtures("asked_here")
 @pytest.mark.parametrize("name", ["sac", pytest.param("td3", marks=pytest.mark.slow)])
 def test_random_actions_at_the_start_are_the_runs_own(make_context: MakeContext, name: str):
     """However many steps the source has taken."""
@@ -142,6 +159,7 @@ def test_random_actions_at_the_start_are_the_runs_own(make_context: MakeContext,
     assert state.targets["exploration/steps"].item() == 0.0
 
 
+@pytest.mark.usefixtures("asked_here")
 def test_named_groups_bring_their_moments_and_targets(make_context: MakeContext):
     """The others are as the seed makes them."""
     context = make_context(SAC)
@@ -156,6 +174,7 @@ def test_named_groups_bring_their_moments_and_targets(make_context: MakeContext)
     assert all(torch.equal(value, fresh.targets[name]) for name, value in state.targets.items())
 
 
+@pytest.mark.usefixtures("asked_here")
 def test_the_identity_is_that_of_the_parameters(make_context: MakeContext):
     """The same parameters give the same run under any name; a run without has the identity of older versions."""
     context = make_context()
@@ -170,6 +189,7 @@ def test_the_identity_is_that_of_the_parameters(make_context: MakeContext):
     assert "init_from" not in build_config(values).identity()
 
 
+@pytest.mark.usefixtures("asked_here")
 @pytest.mark.parametrize(
     ("settings", "given", "said"),
     [
@@ -211,6 +231,7 @@ def test_settings_without_a_run_are_refused():
         build_config({**SMALL, "init_from": {"groups": ["policy"]}})
 
 
+@pytest.mark.usefixtures("asked_here")
 def test_sums_of_rewards_begin_with_the_runs_own_episodes(make_context: MakeContext):
     """The source's belong to its environments, of which there may be another number."""
     settings = {"algorithm": {"hidden": [8], "normalize_reward": True, "reward_normalization": "running"}}
