@@ -12,7 +12,7 @@ import typer
 from penstock.flows.display.working import Working
 from penstock.storage.errors import ConfigError
 from penstock.storage.runs.run import USUAL_STORE, RunFolder
-from penstock.storage.transfer.replacing import replacing
+from penstock.storage.transfer.replacing import replacing, require_file
 
 
 def report(
@@ -95,6 +95,5 @@ def _checked(names: list[str], out: Path | None) -> Path:
     path = out or Path(f"{names[0]}.html" if len(names) == 1 else f"{names[0]}-and-{len(names) - 1}-more.html")
     if path.suffix.lower() not in {".html", ".htm"}:
         raise ConfigError(f"--out {path}: expected a name that ends in .html")
-    if path.is_dir() or not path.parent.is_dir():
-        raise ConfigError(f"--out {path}: expected a file in a folder that exists")
+    require_file(path)
     return path

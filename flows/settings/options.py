@@ -100,7 +100,7 @@ def notes_on_preset(preset: str, arguments: Sequence[str], config: TrainConfig) 
     own, given = (str(table_of(each, "environment").get("id", "")) for each in (values, overrides))
     is_same = given.rpartition("/")[2] in {"", own.rpartition("/")[2]}  # perhaps that of another library
     is_other = "header" in table_of(overrides, "environment") or not is_same
-    target = table_of(values, "schedule").get("target_return")
+    target = config.schedule.target_return  # the preset's, where no option gives one
     if own and is_other and target is not None and "target_return" not in table_of(overrides, "schedule"):
         notes.append(
             f"note: the run ends at a mean return of {target:g}, the target of the preset '{preset}' for {own}; "

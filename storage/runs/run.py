@@ -76,7 +76,8 @@ class RunFolder:
     def __init__(self, root: Store, name: str, *, is_fenced: bool = True) -> None:
         if not _NAME.fullmatch(name):
             where, slash, last = name.rstrip("/").rpartition("/")
-            hint = f"; a store is given apart, as in {last} --store {where or '/'}" if slash and last else ""
+            is_path = slash and _NAME.fullmatch(last) and not where.endswith(":/")
+            hint = f"; a store is given apart, as in {last} --store {where or '/'}" if is_path else ""
             raise ConfigError(f"'{name}' can't name a run: expected {NAME_RULE}{hint}")
         self.root = root
         """The store that holds the runs."""

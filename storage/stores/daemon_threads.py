@@ -23,7 +23,8 @@ IDLE_SECONDS = 10.0
 class DaemonThreads:
     """Runs tasks in the order of submission, up to `limit` at once. Safe for threads, not for forks.
 
-    Use it only for work that the end of the process may interrupt anywhere, such as reads.
+    Use it only for work that the end of the process may interrupt anywhere, such as reads, or requests for which the
+    caller waits.
 
     Args:
         limit: the largest number of threads; they are started as needed.

@@ -41,8 +41,12 @@ def require_file(path: Path) -> None:
     Raises:
         ConfigError: it is a folder, or in none.
     """
-    if path.is_dir() or not path.parent.is_dir():
-        found = "is a folder" if path.is_dir() else f"is in a folder that does not exist, '{path.parent}'"
+    try:
+        is_folder, has_place = path.is_dir(), path.parent.is_dir()
+    except OSError as error:
+        raise ConfigError(f"'{path}' can't be read: {error.strerror}; choose a new path") from error
+    if is_folder or not has_place:
+        found = "is a folder" if is_folder else f"is in a folder that does not exist, '{path.parent}'"
         raise ConfigError(f"'{path}' {found}; expected the path of a file")
 
 

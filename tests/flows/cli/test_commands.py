@@ -99,6 +99,9 @@ def test_a_mistake_is_refused_before_work_is_announced(tmp_path, command, error)
         ("report history history", ConfigError),
         ("report history --out OUT.pdf", ConfigError),
         ("report history --out OUT/page.html", ConfigError),
+        ("report history --out LONG.html", ConfigError),
+        ("export history LONG.onnx", ConfigError),
+        ("export history LONG", ConfigError),
         ("import TAKEN --name history", RunExistsError),
         ("import TAKEN --name new", ConfigError),
         ("import OUT --name new", ConfigError),
@@ -121,7 +124,12 @@ def test_what_can_not_be_written_is_refused_before_work_is_announced(tmp_path, c
     (tmp_path / "taken" / "notes.txt").write_text("mine")
     before = {path: path.is_file() and path.read_bytes() for path in tmp_path.rglob("*")}
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        places = {"TAKEN": tmp_path / "taken", "FILE": tmp_path / "taken" / "notes.txt", "OUT": tmp_path / "out"}
+        places = {
+            "TAKEN": tmp_path / "taken",
+            "FILE": tmp_path / "taken" / "notes.txt",
+            "OUT": tmp_path / "out",
+            "LONG": "x" * 300,
+        }
         for word, place in {**places, "PORT": taken.getsockname()[1]}.items():
             command = command.replace(word, str(place))
         found = CliRunner().invoke(app, [*command.split(), "--store", str(tmp_path / "runs")])

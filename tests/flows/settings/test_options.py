@@ -70,6 +70,14 @@ def test_a_target_of_another_environment_is_noted(preset: str, arguments: list[s
     )
 
 
+def test_a_target_that_is_text_is_noted_as_the_number_it_is(tmp_path: Path):
+    """Settings accept both, and a note must not stop the run."""
+    (preset := tmp_path / "mine.toml").write_text('environment.id = "CartPole-v1"\nschedule.target_return = "475"\n')
+    arguments = ["--environment.id", "Acrobot-v1"]
+    (said,) = notes_on_preset(str(preset), arguments, configured(str(preset), arguments, {}))
+    assert said.startswith("note: the run ends at a mean return of 475, ")
+
+
 def test_a_preset_of_the_chosen_algorithm_is_noted():
     """The schedule and the rest of a PPO preset hardly fit another algorithm."""
     arguments = ["--algorithm.name", "dqn"]
