@@ -157,7 +157,7 @@ def test_a_path_in_place_of_a_name_is_answered_with_both_parts(root):
     with pytest.raises(ConfigError, match=r"as in cartpole-1 --store s3://bucket/runs$"):
         RunFolder(root, "s3://bucket/runs/cartpole-1/")
     for name in ("s3://bucket", "runs/", "Cart/Pole A"):  # no store and name of a run
-        with pytest.raises(ConfigError, match="a letter or a digit$"):
+        with pytest.raises(ConfigError, match=r"a letter or a digit$"):
             RunFolder(root, name)
 
 
