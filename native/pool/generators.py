@@ -92,6 +92,9 @@ def start_bounds(
     low = np.full(len(fields), values["low"]) if "low" in values else -high
     if not (low <= high).all():
         raise ValueError(f"reset options {values}: expected no lower bound above an upper one")
+    with np.errstate(over="ignore"):
+        if not np.isfinite(high - low).all():
+            raise ValueError(f"reset options {values}: expected bounds whose distance is a finite number")
     if environment_id == _ACROBOT and max(-low.min(), high.max()) > _ACROBOT_MOST:
         raise ValueError(
             f"reset options {values}: {_ACROBOT} takes bounds from {-_ACROBOT_MOST} to {_ACROBOT_MOST}; "

@@ -132,8 +132,8 @@ class Pool(Asynchronous):
             TypeError: The mask is not a NumPy array of bool.
         """
         each = one_seed_each(seed, self.num_envs)
-        mask = reset_mask(options, self.num_envs, start_options(self.environment["id"]))
         bounds = start_bounds(self.environment["id"], options)
+        mask = reset_mask(options, self.num_envs, start_options(self.environment["id"]))
         seeds = np.zeros(self.num_envs, dtype=np.uint64)
         given = np.zeros(self.num_envs, dtype=np.bool_)
         for index, value in enumerate(each):

@@ -41,7 +41,7 @@ from penstock.tasks.environments.model_files import with_model_digest
 from penstock.tasks.environments.typed_settings import with_typed_settings
 from penstock.tasks.model.algorithms.custom_probe import custom_files, custom_source, with_custom_defaults
 from penstock.tasks.runtime.assignment import Assignment
-from penstock.tasks.runtime.fingerprint import differences, environment_packages, fingerprint
+from penstock.tasks.runtime.fingerprint import differences, environment_packages, fingerprint, packages_again
 from penstock.tasks.setup.config.consent import record_consent, require_consent
 from penstock.tasks.setup.config.replay import ReplayConfig, build_stored_config
 from penstock.tasks.setup.config.run import MOVABLE, RunConfig
@@ -295,13 +295,13 @@ def describe_run(config: RunConfig) -> dict[str, object]:
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "config": config.model_dump(mode="json", exclude={"store", "cluster"}),
         "identity": config.identity(),
-        "made_with": _made_with(config),
+        "made_with": {**_software(config), **environment_packages(config)},
         "promise": _promise(config),
     }
 
 
-def _made_with(config: RunConfig) -> dict[str, str]:
-    return {**fingerprint(), **custom_source(config), **header_compiler(config), **environment_packages(config)}
+def _software(config: RunConfig) -> dict[str, str]:
+    return {**fingerprint(), **custom_source(config), **header_compiler(config)}
 
 
 def _promise(config: RunConfig) -> dict[str, object]:
@@ -366,7 +366,8 @@ def _stored_config(run: RunFolder, description: Mapping[str, Any], config: RunCo
             f"number of learners is part of a run, as it decides how sums of gradients are rounded; leave it out, or "
             f"start another run"
         )
-    changed = differences(description["made_with"], _made_with(stored))
+    made_with = description["made_with"]
+    changed = differences(made_with, {**_software(stored), **packages_again(made_with)})
     if changed:
         logger.warning(
             "run=%s was created with other software or hardware, bytes may differ from now on: %s",

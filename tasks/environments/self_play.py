@@ -159,7 +159,7 @@ class SelfPlayPool:
             raise ValueError(
                 f"{self._game.environment['id']} truncated an episode by the learner's move, expected a game that ends "
                 f"by its rules; have its step give `terminated`, with the reward that such an end has, or choose "
-                f"league.opponents = 'environment'"
+                f"league.opponents = 'environment'; a run that has this game can't go on, so start another one"
             )
         going = np.flatnonzero(~(over | cut))
         if len(going):

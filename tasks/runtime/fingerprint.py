@@ -13,6 +13,8 @@ from penstock.native.registry.families import packages_of
 from penstock.tasks.setup.config.environment import module_of_wrapper
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from penstock.tasks.setup.config.run import RunConfig
 
 _ENVIRONMENT = "environment"
@@ -47,6 +49,18 @@ def environment_packages(config: RunConfig) -> dict[str, str]:
     return {_ENVIRONMENT: ", ".join(found)} if found else {}
 
 
+def packages_again(made_with: Mapping[str, str]) -> dict[str, str]:
+    """Return the present versions of the packages that a run has stored for its environments.
+
+    Names are not looked up again: which packages an id needs may only be known once its module was imported.
+    """
+    stored = made_with.get(_ENVIRONMENT)
+    if stored is None:
+        return {}
+    names = [entry.partition(" ")[0] for entry in stored.split(", ")]
+    return {_ENVIRONMENT: ", ".join(f"{name} {_installed(name) or 'none'}" for name in names)}
+
+
 def _installed(package: str) -> str:
     try:
         return version(package)
@@ -55,14 +69,10 @@ def _installed(package: str) -> str:
 
 
 def differences(before: dict[str, str], now: dict[str, str]) -> list[str]:
-    """Return a line for every change, such as `torch 2.12.0 -> 2.13.0`.
-
-    Runs that did not store the packages of their environment yet say nothing of these.
-    """
-    names = sorted({*before, *now} - ({_ENVIRONMENT} - set(before)))
+    """Return a line for every change, such as `torch 2.12.0 -> 2.13.0`."""
     return [
         f"{name} {before.get(name, 'none')} -> {now.get(name, 'none')}"
-        for name in names
+        for name in sorted({*before, *now})
         if before.get(name) != now.get(name)
     ]
 

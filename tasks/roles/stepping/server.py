@@ -36,6 +36,7 @@ ENVIRONMENTS = "environments"
 """Name under which an environment member advertises its address and its tiles."""
 
 _CHECK_SECONDS = 0.25
+_TELL_SECONDS = 10.0
 
 
 def starts_key(member: str) -> str:
@@ -226,16 +227,20 @@ class EnvironmentServer:
             check: called several times a second; raises when the member must leave.
             tell: called when a tile's start begins and ends, with a count that is odd meanwhile: no tile is served
                 then, and environments that can't save their state are restored by repeating up to a stage's steps.
+                Called again with the same count every ten seconds.
         """
         if tell is not None and self._tells:
             self._tell = tell
-        check_at = 0.0
+        check_at, tell_at = 0.0, time.monotonic() + _TELL_SECONDS
         while not all(tile.over for tile in self._tiles.values()):
             for key, _ in self._selector.select(_CHECK_SECONDS):
                 key.data()
             if time.monotonic() >= check_at:
                 check()
                 check_at = time.monotonic() + _CHECK_SECONDS
+            if time.monotonic() >= tell_at:  # what is told may be lost
+                self._tell(self._starts)
+                tell_at = time.monotonic() + _TELL_SECONDS
 
     def times(self, member: str) -> EnvTimes:
         """Return what was done so far, for the timings of a member."""

@@ -12,7 +12,7 @@ from penstock.storage.runs.run import RUN
 from penstock.storage.stores.probe import always_has_one_winner
 from penstock.tasks.environments.header import header_compiler
 from penstock.tasks.model.algorithms.custom_probe import custom_source
-from penstock.tasks.runtime.fingerprint import differences, environment_packages, fingerprint
+from penstock.tasks.runtime.fingerprint import differences, fingerprint, packages_again
 from penstock.tasks.setup.config.replay import build_stored_config
 
 if TYPE_CHECKING:
@@ -69,6 +69,6 @@ def _reason_to_differ_again(config: RunConfig, run: RunFolder) -> str:
     is_named = description["config"]["algorithm"].get("name") == config.algorithm.name
     given = custom_source(config) if is_named else {}
     stored = build_stored_config(description["config"])
-    now = {**fingerprint(), **given, **header_compiler(stored), **environment_packages(stored)}
-    changed = differences(description["made_with"], now)
+    made_with = description["made_with"]
+    changed = differences(made_with, {**fingerprint(), **given, **header_compiler(stored), **packages_again(made_with)})
     return f"it was created with other software or hardware ({'; '.join(changed)})" if changed else ""

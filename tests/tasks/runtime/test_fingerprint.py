@@ -5,7 +5,7 @@ from importlib.metadata import version
 import pytest
 
 from penstock.storage.digest import canonical_json
-from penstock.tasks.runtime.fingerprint import differences, environment_packages, fingerprint
+from penstock.tasks.runtime.fingerprint import differences, environment_packages, fingerprint, packages_again
 from penstock.tasks.setup.config.loading import build_config
 from penstock.tasks.setup.config.replay import build_replay_config
 
@@ -54,9 +54,18 @@ def test_a_replay_steps_no_environment():
     assert environment_packages(config) == {}
 
 
-def test_runs_that_did_not_store_these_packages_are_not_warned_about():
-    """They were created before; the others are, also where there are none any more."""
-    now = {"torch": "2.13.0", "environment": "mujoco 4.0.0"}
-    assert differences({"torch": "2.13.0"}, now) == []
-    assert differences({**now, "environment": "mujoco 3.3.0"}, now) == ["environment mujoco 3.3.0 -> mujoco 4.0.0"]
-    assert differences(now, {"torch": "2.13.0"}) == ["environment mujoco 4.0.0 -> none"]
+def test_stored_packages_are_compared_with_those_that_are_installed():
+    """Runs that were created before have none, and are not warned about; one that is gone is a difference."""
+    assert packages_again({"torch": "2.13.0"}) == {}
+    stored = {"environment": f"gone 1.0, gymnasium 0.1, mujoco {version('mujoco')}"}
+    now = packages_again(stored)
+    assert now == {"environment": f"gone none, gymnasium {version('gymnasium')}, mujoco {version('mujoco')}"}
+    assert differences(stored, now) == [f"environment {stored['environment']} -> {now['environment']}"]
+
+
+def test_packages_of_an_unknown_id_are_those_that_were_stored():
+    """A wrapper's module may register it: a process that has not imported that knows no package, and says nothing."""
+    unknown = build_config({"environment": {"id": "gymnasium/Unregistered-v0"}})
+    stored = {"environment": f"gymnasium {version('gymnasium')}"}
+    assert environment_packages(unknown) != stored
+    assert differences(stored, packages_again(stored)) == []

@@ -348,7 +348,7 @@ def test_a_tile_is_stepped_after_the_replay_of_another(make_context: MakeContext
         serving.join()
         close(actors)
     assert len(asked) >= 3
-    assert told == [1, 2, 3, 4]
+    assert sorted(set(told)) == [1, 2, 3, 4]  # the same is told again after a while
 
 
 def test_invalid_actions_are_not_sent(pendulum: Served):

@@ -105,7 +105,7 @@ def test_a_dead_peer_is_named_at_once(echo):
 def test_a_silent_peer_is_named_after_the_timeout(echo):
     """A process that lives and does nothing blocks nobody for ever, neither who reads from it nor who writes."""
     process, address = echo
-    link = connect(address, 1, 0.2)
+    link = connect(address, 1, 0.2, lambda: None)
     process.send_signal(signal.SIGSTOP)
     with pytest.raises(MemberLostError, match=r"env-3 .* sent 0 of 8 bytes within 0.2 s"):
         link.receive_sized()
@@ -140,7 +140,7 @@ def test_a_busy_listener_is_waited_for(echo):
 def test_an_excused_peer_is_waited_for(echo):
     """Each time-out asks again: a peer that is known to be busy gets as long once more, until it answers."""
     process, address = echo
-    link = connect(address, 1, 0.2)
+    link = connect(address, 1, 0.2, lambda: None)
     message = bytes([1, 2, 3, 4]) * 25_000
     process.send_signal(signal.SIGSTOP)
     asked: list[int] = []
