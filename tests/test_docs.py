@@ -62,7 +62,7 @@ def test_links_lead_to_headings():
 def test_presets_of_the_tables_ship():
     """Those that the tables of families and of algorithms name exist; each table has its column of them."""
     names = {path.stem for path in (Path(tasks.__path__[0]) / "setup" / "config" / "presets").rglob("*.toml")}
-    for page, least in (("environments.md", 12), ("algorithms.md", 15)):
+    for page, least in (("other_environments.md", 12), ("algorithms.md", 15)):
         rows = (ROOT / "docs" / page).read_text(encoding="utf-8").splitlines()
         begin = next(index for index, row in enumerate(rows) if re.match(r"\|.*\| presets? \|$", row))
         table = itertools.takewhile(lambda row: row.startswith("|"), rows[begin + 2 :])

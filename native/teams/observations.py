@@ -96,7 +96,7 @@ class TeamObservations:
                 raise ValueError(
                     f"{environment_id}: what {name} observes {unfit}; expected choices and numbers alone: name a "
                     f"function of yours that makes the environment and encodes it as a Box, or leaves it out, as {OWN} "
-                    f"(docs/environments.md shows one)"
+                    f"(docs/other_environments.md shows one)"
                 )
 
 
@@ -201,7 +201,7 @@ def _formats(
                     f"{environment_id}: the leaf {leaf!r} of {name} is {_said(one)}, and that of {owner[leaf]} "
                     f"{_said(other)}, expected one kind, type and shape under one name: leave out structured, so that "
                     f"observations are flattened, or name a function of yours that gives one of them another key, as "
-                    f"{OWN} (docs/environments.md shows one)"
+                    f"{OWN} (docs/other_environments.md shows one)"
                 )
             owner.setdefault(leaf, name)
     return found

@@ -1,4 +1,4 @@
-"""docs/environments.md does what it says: its files are written, its Python is run, its package is built."""
+"""Pages on environments do what they say: files are written, Python is run, the package is built."""
 
 import os
 import re
@@ -14,6 +14,7 @@ from penstock import native
 
 ROOT = Path(__file__).parents[3]
 DOCUMENT = ROOT / "docs" / "environments.md"
+OTHERS = ROOT / "docs" / "other_environments.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"^(?://|#) ([\w./]+\.\w+)\n")
 PRINTED = re.compile(r"^print\(.*\)  # (.*)$", re.MULTILINE)
@@ -57,6 +58,17 @@ def test_the_header_loads_steps_and_is_configured(blocks: list[tuple[str, str]],
     program = "\n".join(programs(blocks, packaged=False))
     said = run(folder, sys.executable, "-W", "error", "-c", program).splitlines()
     assert said == PRINTED.findall(program)
+
+
+@pytest.mark.slow
+def test_environments_in_python_are_as_documented(tmp_path: Path):
+    """Every block of the page on them is Python, and prints what its comments say."""
+    found = BLOCK.findall(OTHERS.read_text(encoding="utf-8"))
+    assert {language for language, _ in found} == {"python"}
+    program = "\n".join(text for _, text in found)
+    expected = PRINTED.findall(program)
+    assert expected
+    assert run(tmp_path, sys.executable, "-W", "error", "-c", program).splitlines() == expected
 
 
 @pytest.mark.slow
