@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -87,6 +88,8 @@ def run_here(
         stack.enter_context(only_driver())
         stack.enter_context(lost_interrupts_repeated())
         stack.enter_context(interrupts_raised())
+        if (header := config.environment.header) is not None:
+            panel.note(f"compiling {Path(header).name}, if this machine has not yet")
         # The run begins before there is a flow run, whose id its name could have; a retry finds it by its settings.
         resolved = resolve(config.with_name(uuid4().hex[:_SUFFIX_LENGTH]), if_exists)
         stack.enter_context(kept_environment())
