@@ -193,7 +193,7 @@ def test_a_report_without_timings_snapshots_and_shards_has_curves(copies: Path):
         (["nobody"], "page.html", RunNotFoundError, "there is no run 'nobody'"),
         (["whole", "whole"], "page.html", ConfigError, "whole more than once"),
         (["whole"], "page.pdf", ConfigError, "a name that ends in .html"),
-        (["whole"], "none/page.html", ConfigError, "in a folder that exists"),
+        (["whole"], "none/page.html", ConfigError, "is in a folder that does not exist"),
         (["../whole"], "page.html", ConfigError, "can't name a run"),
     ],
 )
