@@ -74,7 +74,7 @@ class WrappedFamily:
     encodes: bool = False
     """True if observations may be structured, so that `structured` and `action_mask` have a meaning."""
     packages: tuple[str, ...] = ()
-    """Names of the installed packages on which episodes depend."""
+    """Names of the installed packages on which episodes depend; Gymnasium's ids have each their own."""
 
 
 def _plainly(
@@ -104,15 +104,7 @@ def _none(_: str) -> SettingTypes:
     return {}
 
 
-_GYMNASIUM = WrappedFamily(
-    GYMNASIUM,
-    _gymnasium,
-    gymnasium_types,
-    registered_ids,
-    by_gymnasium=True,
-    encodes=True,
-    packages=("gymnasium",),
-)
+_GYMNASIUM = WrappedFamily(GYMNASIUM, _gymnasium, gymnasium_types, registered_ids, by_gymnasium=True, encodes=True)
 _FAMILIES = (
     WrappedFamily(ATARI, _plainly(atari_source), atari_types, atari_ids, packages=("ale-py",)),
     WrappedFamily(
