@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import threading
+from concurrent.futures import wait
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,6 +47,8 @@ _CAUSES = re.compile(r'(?:message|error): "([^"]+)"|InvalidCertificate\(\s*(\w+)
 """Finds why there was no answer, in the client's text for debugging, which holds much else."""
 _runs_in: int | None = None  # process in which the client's threads were started
 _threads = DaemonThreads(16, "obstore")  # one waits; others may hold requests that Ctrl-C has left
+_LISTEN_SECONDS = 0.5
+"""Python sleeps through a Ctrl-C that comes as it begins to wait; the next wait hears it."""
 
 
 class ObstoreStore(RemoteStore):
@@ -71,7 +74,10 @@ class ObstoreStore(RemoteStore):
         """
         if threading.current_thread() is not threading.main_thread():
             return operation(client)
-        return _threads.submit(lambda: operation(client)).result()
+        answer = _threads.submit(lambda: operation(client))
+        while not answer.done():
+            wait([answer], _LISTEN_SECONDS)
+        return answer.result()
 
     def _connect(self) -> S3Store:
         global _runs_in  # noqa: PLW0603  (the client has one set of threads a process)
