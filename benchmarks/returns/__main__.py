@@ -100,7 +100,8 @@ def main() -> None:
     end = time.monotonic() + args.hours * 3600
     before = cpu_seconds()
     # A shell that starts this in the background makes it, and so its runs, ignore Ctrl-C.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for interruption in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(interruption, signal.default_int_handler)
 
     def run(trial: tuple[str, Row, Contender, int]) -> None:
         name, row, contender, seed = trial
