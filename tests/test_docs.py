@@ -3,22 +3,38 @@
 import itertools
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 import yaml
 
 from penstock import tasks
+from penstock.flows.cli.main import app
+from penstock.flows.settings.options import configured, resolve_setting
+from penstock.storage.errors import ConfigError
+from penstock.tasks.setup.config.loading import presets
+from penstock.tasks.setup.config.replay import ReplayConfig
+from penstock.tasks.setup.config.run import TrainConfig
 
 ROOT = Path(tasks.__path__[0]).resolve().parent
 LINK = re.compile(r"\]\(([^)\s#]+)(?:#[^)\s]*)?\)")
 ANCHOR = re.compile(r"\]\(([^)\s#:]*)#([^)\s]+)\)")
 HEADING = re.compile(r"^#+ +(.*?)\s*$", re.MULTILINE)
+COMMAND = re.compile(
+    r"^(?: +|)(?:kubectl exec \S+ -- |docker compose .* exec \S+ |(?:[A-Z_]+=\S+ +)*)(penstock [a-z][^`]*?)$"
+    r"|`(penstock [a-z][^`]+)`",
+    re.MULTILINE,
+)
+REMARK = re.compile(r"\s#\s|\s\||&&|;|\s>")
+"""The end of a command in a line of a shell."""
 
 
 def pages_of(nav: Any) -> Iterator[str]:
@@ -57,6 +73,42 @@ def test_links_lead_to_headings():
         if anchor not in anchors(source.parent / link if link else source)
     ]
     assert broken == []
+
+
+def test_commands_have_options_that_exist():
+    """Each `penstock` command of a page names a command, options and settings that there are."""
+    read = list(written_commands())
+    assert len(read) > 200
+    wrong = [f"{page}: {command}: {problem}" for page, command in read for problem in problems_of(command)]
+    assert wrong == []
+
+
+def test_training_commands_have_valid_settings():
+    """Those that name a preset, or take the default one, are not refused for the values of their settings."""
+    wrong, read = [], 0
+    for page, command in written_commands():
+        _, name, *words = shlex.split(command)
+        if name in ("train", "plan", "scale"):
+            # A sentence may mention an option without its value, or with a letter in its place.
+            context = program().commands[name].make_context(name, words, resilient_parsing=True)
+            if (preset := context.params["preset"] or "").startswith("-") or preset in presets():
+                read += 1
+                wrong += [f"{page}: {command}: {problem}" for problem in refusal(preset, context.args)]
+    assert read > 80
+    assert wrong == []
+
+
+def test_settings_that_do_not_fit_are_found():
+    """More act tasks than the preset has tiles, for example."""
+    assert "only 1 tiles" in refusal("cartpole", ["--act-tasks", "4"])[0]
+
+
+def test_commands_that_do_not_exist_are_found():
+    """A renamed command, option or setting is said, and a page's way of writing a command does not hide it."""
+    page = (
+        "    FOO=1 penstock train cartpole \\\n      --lagg 1   # a remark\n`penstock gc RUN --dry`, `penstock sing`\n"
+    )
+    assert [problems_of(command) for command in commands(page)] == [["--lagg"], ["--dry"], ["sing"]]
 
 
 def test_presets_of_the_tables_ship():
@@ -128,6 +180,61 @@ def test_connect_four_has_a_picture_and_a_table_for_each_of_its_series(tmp_path:
     section = page.partition("### PPO by self-play on connect four")[2].partition("\n### ")[0]
     for early, last in (("4.0", "20.0"), ("19.5", "97.5"), ("200.0", "1,000.0"), ("-", "52.5")):
         assert f"| Penstock | {early} | {last} |" in section
+
+
+def commands(text: str) -> Iterator[str]:
+    """Yield the `penstock` commands of a page, of whole lines and within sentences, each in one line."""
+    for line, within in COMMAND.findall(re.sub(r"\\\n\s*", " ", text)):
+        yield " ".join(REMARK.split(line or within)[0].split())
+
+
+def written_commands() -> Iterator[tuple[str, str]]:
+    """Yield page and command of all pages but those that keep what there was: the changelog, and dated results."""
+    for page in pages():
+        name = page.relative_to(ROOT).as_posix()
+        if name != "CHANGELOG.md" and "/results/" not in name:
+            yield from ((name, command) for command in commands(page.read_text(encoding="utf-8")))
+
+
+def refusal(preset: str, arguments: list[str]) -> list[str]:
+    """Return the reason why settings on top of a preset are refused; nothing if they are not."""
+    try:
+        configured(preset, arguments, {})
+    except ConfigError as error:
+        return [str(error)]
+    return []
+
+
+def problems_of(command: str) -> list[str]:
+    """Return the names in a command that do not exist."""
+    _, *words = shlex.split(command)
+    found = program()
+    while hasattr(found, "commands") and words and not words[0].startswith("-"):
+        name = words.pop(0)
+        if name not in found.commands:
+            return [name]
+        found = found.commands[name]
+    options = {option for parameter in found.params for option in parameter.opts + parameter.secondary_opts}
+    asked = [word.partition("=")[0] for word in words if word.startswith("--") and word not in ("--", "--help")]
+    kind = ReplayConfig if found.name == "replay" else TrainConfig
+    takes_settings = found.context_settings.get("ignore_unknown_options", False)
+    return [option for option in asked if option not in options and not (takes_settings and is_setting(option, kind))]
+
+
+@cache
+def program() -> Any:
+    """Return the command `penstock` with all below it."""
+    return typer.main.get_command(app)
+
+
+@cache
+def is_setting(option: str, kind: type[ReplayConfig | TrainConfig]) -> bool:
+    """Return whether an option names a setting."""
+    try:
+        resolve_setting(option[2:].replace("-", "_"), kind)
+    except ConfigError:
+        return False
+    return True
 
 
 def copy_pages(root: Path) -> None:
