@@ -1,7 +1,8 @@
 """Caches immutable objects on a node: each is downloaded once, however many threads and processes request it.
 
-Files are named by the digest of their content, so a cached file is never stale; it is verified when it is added and
-when a process uses it for the first time. A failure of the cache's own disk costs speed, never an answer.
+Files are named by the digest of their content, so a cached file is never stale; it is verified when it is added, and
+when a process that did not wait for that uses it for the first time. A failure of the cache's own disk costs speed,
+never an answer.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ class NodeCache:
         self.limit_bytes = limit_bytes
         self._quota = DiskQuota(self.folder, limit_bytes)
         self._checked: set[str] = set()  # files of a folder that was found to be private
-        self._fetching: dict[str, Future[None]] = {}
+        self._fetching: dict[str, Future[bool]] = {}
         self._fetching_lock = threading.Lock()
         self._warned = False
 
@@ -217,12 +218,11 @@ class NodeCache:
             if leads:
                 self._lead(store, ref, tally, make, fetching)
                 return file
-            fetching.result()
-            if self._has(ref):
+            if fetching.result():
                 tally.count(waits=1)
                 return file
 
-    def _lead(self, store: Store, ref: Ref, tally: CacheTally, make: Make | None, fetching: Future[None]) -> None:
+    def _lead(self, store: Store, ref: Ref, tally: CacheTally, make: Make | None, fetching: Future[bool]) -> None:
         error: BaseException | None = None
         try:
             self._fetch(store, ref, tally, make)
@@ -235,12 +235,16 @@ class NodeCache:
             if isinstance(error, Exception):
                 fetching.set_exception(error)
             else:
-                fetching.set_result(None)  # only the leader was interrupted: the others try themselves
+                fetching.set_result(error is None)  # if only the leader was interrupted, the others try themselves
 
     def _fetch(self, store: Store, ref: Ref, tally: CacheTally, make: Make | None) -> None:
         """Make or download the object, unless another process of the node is faster."""
         make_private(self.folder)
+        file = self._path(ref)
+        was_missing = not file.exists()
         with self._lock(ref.digest):
+            if was_missing and file.exists():
+                self._trust(ref.digest)  # who has added it since has verified it, and no power cut came in between
             if self._has(ref):
                 tally.count(waits=1)
                 return
@@ -322,7 +326,9 @@ def _download(store: Store, ref: Ref, tally: CacheTally) -> memoryview:
 
 
 def _map(file: Path) -> memoryview:
-    with file.open("rb") as opened:
-        if os.fstat(opened.fileno()).st_size == 0:
-            return memoryview(bytearray())
-        return memoryview(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY))
+    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        size = os.fstat(descriptor).st_size
+        return memoryview(mmap.mmap(descriptor, size, access=mmap.ACCESS_COPY) if size else bytearray())
+    finally:
+        os.close(descriptor)

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
 """Error numbers of a file system without locks: a folder on NFS without a lock daemon, say."""
 
-_POLL_SECONDS = 0.002
+_POLL_SECONDS = 0.001
 _POLL_AT_MOST_SECONDS = 0.02
+_POLL_SHARE = 0.1  # of the time waited so far
 
 
 @contextlib.contextmanager
@@ -30,16 +31,14 @@ def node_lock(file: Path, wait_seconds: float, enough: Callable[[], bool] = lamb
         enough: polled while waiting; True ends the wait, without the lock.
     """
     lock = FileLock(file)
-    give_up_at = time.monotonic() + wait_seconds
-    pause = _POLL_SECONDS
-    while time.monotonic() < give_up_at:
+    started = time.monotonic()
+    while (waited := time.monotonic() - started) < wait_seconds:
         try:
             lock.acquire(blocking=False)
         except Timeout:
             if enough():
                 break
-            time.sleep(pause)
-            pause = min(2 * pause, _POLL_AT_MOST_SECONDS)
+            time.sleep(min(max(_POLL_SECONDS, _POLL_SHARE * waited), _POLL_AT_MOST_SECONDS))
         except NotImplementedError:
             break
         except OSError as error:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from penstock.storage.stores.protocol import Store
 
-__all__ = ["LEASE", "Lease", "LeaseKeeper", "LeaseView", "LeaseWatcher", "acquire", "driver", "refuse_driven"]
+__all__ = ["LEASE", "Lease", "LeaseKeeper", "LeaseView", "LeaseWatcher", "acquire", "begin", "driver", "refuse_driven"]
 
 _POLLS_PER_TTL = 3
 _SETTLE_SECONDS = 0.2
@@ -239,10 +239,36 @@ def acquire(
     """
     if not ttl_seconds > 0:
         raise ValueError(f"ttl_seconds is {ttl_seconds}, expected more than 0")
-    mine = Lease.of_this_process(owner, ttl_seconds)
+    return _kept(Lease.of_this_process(owner, ttl_seconds), lambda mine: _taken(store, mine, sleep, clock))
+
+
+def begin(store: Store, owner: str, ttl_seconds: float) -> LeaseKeeper:
+    """Hold a lease below a name that nobody else has, such as a reader's random one. Renewal has begun on return.
+
+    Nobody else can take it, so it is written without a look at what is there. It is not durable: a power cut ends its
+    holder too, and what is left of it is treated as any lease that nobody renews.
+
+    Args:
+        store: the store below that name.
+        owner: a text by which a person finds the owner.
+        ttl_seconds: it ends after this time without renewal; renewed every third of it.
+
+    Raises:
+        StoreError: the store can't be written.
+    """
+
+    def written(mine: Lease) -> LeaseKeeper:
+        store.write(LEASE, [mine.encode()])
+        return LeaseKeeper(store, mine)
+
+    return _kept(Lease.of_this_process(owner, ttl_seconds), written)
+
+
+def _kept(mine: Lease, take: Callable[[Lease], LeaseKeeper]) -> LeaseKeeper:
+    """Return the keeper that `take` makes of a lease, after it has begun to renew."""
     _tokens.add(mine.token)
     try:
-        keeper = _taken(store, mine, sleep, clock)
+        keeper = take(mine)
     except BaseException:
         _tokens.discard(mine.token)
         raise

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from penstock.storage import system
 from penstock.storage.digest import canonical_json, parse_json
 from penstock.storage.errors import ConfigError, CorruptObjectError, LeaseHeldError, ObjectNotFoundError, StoreError
-from penstock.storage.runs.lease import LEASE, acquire
+from penstock.storage.runs.lease import LEASE, acquire, begin
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,7 +78,7 @@ def reading(
     below = store.at(f"{FOLDER}{reader}")
     keeper: LeaseKeeper | None = None
     try:
-        keeper = acquire(below, f"{system.process().host}/{system.process().pid} for {purpose}", ttl_seconds)
+        keeper = begin(below, f"{system.process().host}/{system.process().pid} for {purpose}", ttl_seconds)
         below.write(_CLAIM, [canonical_json({"first": first, "last": last, "shards": shards})])
     except StoreError as error:
         if not optional:

@@ -6,9 +6,7 @@ Arrow requires one LZ4 frame, or ZSTD frames, per buffer. Both consist of indepe
 
 from __future__ import annotations
 
-import os
 import struct
-from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from itertools import repeat
 from typing import TYPE_CHECKING
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
 
 BLOCK_BYTES = 1 << 18
 SUM_BYTES = 16
-_SHARED_BYTES = 4 << 20  # below this, handing work over costs more than it saves
 
 
 def checksum(*pieces: memoryview) -> bytes:
@@ -58,21 +55,7 @@ def block_sums(pieces: Sequence[memoryview], sizes: Iterable[int] | None = None)
             blocks[-1].append(part)
             at += part.nbytes
             missing -= part.nbytes
-    if sum(piece.nbytes for piece in pieces) < _SHARED_BYTES:
-        return _joined_sums(blocks)
-    half = len(blocks) // 2
-    second = _helper(os.getpid()).submit(_joined_sums, blocks[half:])
-    return _joined_sums(blocks[:half]) + second.result()
-
-
-def _joined_sums(blocks: list[list[memoryview]]) -> bytes:
     return b"".join(checksum(*block) for block in blocks)
-
-
-@lru_cache(maxsize=1)
-def _helper(pid: int) -> ThreadPoolExecutor:  # noqa: ARG001  (threads do not survive a fork)
-    """Return a thread that hashes the other half of large columns: hashing releases the GIL."""
-    return ThreadPoolExecutor(1, thread_name_prefix="checksums")
 
 
 _ZSTD_LEVEL = 1

@@ -296,9 +296,10 @@ class TrajectoryDataset(IterableDataset[dict[str, Tensor]]):
         windows: dict[tuple[int, int], ShardWindow] = {}
         types: dict[str, str] | None = None
         with ExitStack() as stack:
+            # It reads ahead while the claims are written: what it finds, also that nothing is there, is taken after.
+            stack.enter_context(pipeline)
             for name, first, last in self._spans():
                 stack.enter_context(reading(self._store.at(name), "dataset", first, last, optional=True))
-            stack.enter_context(pipeline)
             self._tally = pipeline.tally
             stack.callback(self._keep_tally, pipeline)
             for plan in plans():

@@ -15,10 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from penstock.storage.cache import node_cache
 from penstock.storage.cache.node_cache import CacheTally, NodeCache
 from penstock.storage.digest import digest
 from penstock.storage.errors import CorruptObjectError, ObjectNotFoundError, StoreError
 from penstock.storage.refs import Ref
+from penstock.storage.shards.verify import check_content
 from penstock.storage.stores.open import open_store
 from penstock.storage.stores.protocol import Store
 
@@ -95,6 +97,47 @@ print(json.dumps(tally.to_json()))
     assert total["downloads"] == 1
     assert total["waits"] == total["misses"] - 1
     assert total["origin_bytes"] == len(content)
+
+
+def test_who_waits_for_a_download_does_not_verify_it_again(
+    store: Store, cache: NodeCache, monkeypatch: pytest.MonkeyPatch
+):
+    """A second cache of the folder, as of another process, waits for the first one's lock; a third comes later."""
+    ref = put(store, "waited-for", os.urandom(100_000))
+    waiting, downloading = threading.Event(), threading.Event()
+    checked: list[str] = []
+
+    def check(content: memoryview, ref: Ref, place: str) -> None:
+        check_content(content, ref, place)
+        checked.append(place)
+
+    class SlowStore:
+        url = store.url
+
+        def path(self, name: str) -> None:
+            return store.path(name)
+
+        def view(self, name: str) -> memoryview:
+            downloading.set()
+            assert waiting.wait(150)
+            return store.view(name)
+
+    def exists(file: Path) -> bool:
+        found = os.path.exists(file)  # noqa: PTH110  (this replaces the Path's own)
+        if file.name == ref.digest:
+            waiting.set()
+        return found
+
+    monkeypatch.setattr(node_cache, "check_content", check)
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(cache.get_buffer, SlowStore(), ref)
+        assert downloading.wait(150)
+        monkeypatch.setattr(Path, "exists", exists)
+        second = threads.submit(pickle.loads(pickle.dumps(cache)).get_buffer, store, ref)
+        assert digest(first.result(150)) == digest(second.result(150)) == ref.digest
+    assert checked == [store.url]
+    assert digest(pickle.loads(pickle.dumps(cache)).get_buffer(store, ref)) == ref.digest
+    assert checked == [store.url, str(cache.folder / ref.digest)]
 
 
 def test_reads_are_counted(store: Store, cache: NodeCache):

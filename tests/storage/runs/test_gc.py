@@ -1,5 +1,6 @@
 """Garbage collection: leftovers and superseded state go, whatever can still be needed stays."""
 
+import os
 from dataclasses import replace
 
 import pytest
@@ -116,6 +117,18 @@ def history(request, tmp_path):
     """A local store, and one that lists no sizes."""
     url = str(tmp_path) if request.param == "local" else f"memory://{tmp_path.name}/gc"
     return History(open_store(url))
+
+
+def test_a_reader_does_not_wait_for_the_disk(tmp_path, monkeypatch):
+    """Its claim is needed no longer than it lives; who reads it meanwhile finds it."""
+    history = History(open_store(tmp_path))
+    history.commit(0)
+    flushed = []
+    monkeypatch.setattr(os, "fsync", flushed.append)
+    with reading(history.run.store, "test", 0, 0):
+        (claim,) = living_claims(history.run.store)
+        assert (claim.first, claim.last, claim.shards) == (0, 0, True)
+    assert flushed == []
 
 
 def test_readers_leave_nothing(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.storage import system
 from penstock.storage.errors import CorruptObjectError, LeaseHeldError, LeaseLostError, StoreError
-from penstock.storage.runs.lease import LEASE, Lease, LeaseKeeper, LeaseView, acquire, driver, refuse_driven
+from penstock.storage.runs.lease import LEASE, Lease, LeaseKeeper, LeaseView, acquire, begin, driver, refuse_driven
 from penstock.storage.stores.local import LocalStore
 from penstock.storage.stores.open import open_store
 
@@ -166,6 +166,19 @@ def test_the_same_process_is_refused_a_run_that_it_drives(store):
             assert fact in str(caught.value)
         keeper.check()
         assert get(store).generation == 1
+
+
+def test_a_lease_below_a_name_of_its_own_is_held_until_it_is_given_back(store):
+    """Another that finds it, as garbage collection finds a reader's, is refused while its owner lives."""
+    keeper = begin(store, "a reader", TTL)
+    with pytest.raises(LeaseHeldError, match="a reader"):
+        acquire(store, "garbage collection", TTL, sleep=pytest.fail)
+    keeper.renew()
+    keeper.check()
+    assert (get(store).generation, get(store).sequence) == (1, 1)
+    keeper.release()
+    with acquire(store, "garbage collection", TTL) as next_keeper:
+        assert next_keeper.generation == 2
 
 
 class SendsAgain(LocalStore):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import multiprocessing
 import shutil
+import threading
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +18,9 @@ from torch.utils.data import DataLoader
 from penstock.storage.errors import ConfigError, CorruptObjectError, RunNotFoundError, SpecMismatchError
 from penstock.storage.runs.run import RunFolder
 from penstock.storage.shards.specs import Spec
+from penstock.storage.stores.local import LocalStore
 from penstock.storage.stores.open import open_store
+from penstock.tasks.data.datasets import torch_dataset
 from penstock.tasks.data.datasets.replay_buffer import StoredReplayBuffer
 from penstock.tasks.data.datasets.shard_windows import ShardWindow, concatenated
 from penstock.tasks.data.datasets.torch_dataset import TrajectoryDataset
@@ -25,6 +29,7 @@ from penstock.tasks.data.input.pipeline import ShardPipeline
 from ....support.stored.synthetic_shards import COLUMNS, commit_stage, fill, make_stage, store_shard
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from multiprocessing.context import BaseContext
 
 GOLDEN = Path(__file__).parents[3] / "golden"
@@ -94,6 +99,28 @@ def test_without_shuffling_rows_come_as_they_were_stored(url):
     tally = dataset.tally
     assert tally is not None
     assert tally.shards == SHARDS
+
+
+def test_shards_are_read_while_the_stages_are_claimed(url, monkeypatch):
+    """The first batch waits for both, and not for one after the other."""
+    read = threading.Event()
+
+    class Store(LocalStore):
+        def view(self, name: str) -> memoryview:
+            read.set()
+            return super().view(name)
+
+        def at(self, prefix: str) -> Store:
+            return Store(super().at(prefix).url)
+
+    @contextmanager
+    def claims(store: Store, *_: Any, **__: Any) -> Iterator[None]:
+        assert read.wait(150)
+        yield
+
+    monkeypatch.setattr(torch_dataset, "open_store", Store)
+    monkeypatch.setattr(torch_dataset, "reading", claims)
+    assert rows_of(list(TrajectoryDataset(url, "one"))) == stored_rows()
 
 
 @pytest.mark.parametrize("shuffle", ["shards", "rows"])
