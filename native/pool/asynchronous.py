@@ -68,7 +68,9 @@ class Asynchronous(AttributesMixin):
         environments = self._numbers(env_ids)
         rows = environments.tolist()
         each = (
-            [seed + index for index in rows] if isinstance(seed, (int, np.integer)) else one_seed_each(seed, len(rows))
+            [int(seed) + index for index in rows]
+            if isinstance(seed, (int, np.integer))
+            else one_seed_each(seed, len(rows))
         )
         seeds = np.zeros(len(rows), dtype=np.uint64)
         given = np.zeros(len(rows), dtype=np.bool_)

@@ -211,6 +211,9 @@ class Pool(Asynchronous):
         rows = np.asarray(environments)
         if rows.dtype.kind not in "iu":
             raise ValueError(f"environments: expected their numbers, integers, got {rows.dtype}")
+        unknown = rows[(rows < 0) | (rows >= self.num_envs)]  # before int32, in which large numbers are others
+        if unknown.size:
+            raise ValueError(f"environments are different numbers from 0 to num_envs - 1, got {unknown[0]}")
         rows = rows.astype(np.int32)
         observation, reward, terminated, truncated, report, returns, lengths = self._core.step_rows(actions, rows)
         infos = self._infos.after_rows(rows, terminated | truncated, report, returns, lengths)

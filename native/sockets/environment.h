@@ -228,7 +228,7 @@ static inline int penstock_welcome(int fd, penstock_batch *batch, unsigned char 
   if (penstock_receive_frame(fd, text, PENSTOCK_TEXT_BYTES, &size) != PENSTOCK_HELLO || size < PENSTOCK_HELLO_BYTES) return -1;
   memcpy(numbers, text + 8, 8), memcpy(&asked, text + 16, 8), memcpy(lengths, text + 24, 12);
   memcpy(&version, text + 8, 2), memcpy(&wishes, text + 10, 2);
-  if (memcmp(text, "PENSTOCK", 8) || size != PENSTOCK_HELLO_BYTES + (size_t)lengths[0] + lengths[1] + lengths[2]) return -1;
+  if (memcmp(text, "PENSTOCK", 8) || size != PENSTOCK_HELLO_BYTES + (uint64_t)lengths[0] + lengths[1] + lengths[2]) return -1;
   text += PENSTOCK_HELLO_BYTES;
   if (!penstock_same_token(text, lengths[0])) return penstock_fail(fd, "the token is wrong");
   if (version != PENSTOCK_PLAIN_VERSION && version != PENSTOCK_VERSION)
@@ -250,8 +250,10 @@ static inline int penstock_welcome(int fd, penstock_batch *batch, unsigned char 
   batch->mask_bytes = wishes ? (size_t)environment->action_count : 0;
   batch->row_bytes += batch->mask_bytes;
   batch->limit = asked == 0 ? environment->max_episode_steps : asked < 0 ? 0 : (long)asked;
-  if (!batch->count || batch->count > PENSTOCK_ENVS || asked < -1 || batch->count * (10 + 2 * batch->row_bytes) > PENSTOCK_FRAME_BYTES ||
-      batch->count * (9 + batch->action_bytes) > PENSTOCK_FRAME_BYTES)
+  /* In 64 bits, which a size_t may not have. */
+  if (!batch->count || batch->count > PENSTOCK_ENVS || asked < -1 || (int64_t)(long)asked != asked ||
+      batch->count * (10 + 2 * (uint64_t)batch->row_bytes) > PENSTOCK_FRAME_BYTES ||
+      batch->count * (9 + (uint64_t)batch->action_bytes) > PENSTOCK_FRAME_BYTES)
     return penstock_fail(fd, "num_envs or max_episode_steps is out of range");
   batch->states = (unsigned char *)calloc(batch->count, environment->state_bytes ? environment->state_bytes : 1);
   batch->steps = (long *)calloc(batch->count, sizeof(long));

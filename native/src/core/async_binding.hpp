@@ -64,7 +64,7 @@ class AsyncBinding {
     std::vector<const std::uint64_t*> given;
     for (py::ssize_t i = 0; i < count; ++i) given.push_back(with_seed[i] ? seed + i : nullptr);
     if (environments.is_none()) {
-      const py::gil_scoped_release released;
+      const Unlocked released;
       driver_.drain();
     }
     driver_.reset(chosen, given);
@@ -82,7 +82,7 @@ class AsyncBinding {
   py::tuple recv() {
     std::size_t index = 0;
     try {
-      const py::gil_scoped_release released;
+      const Unlocked released;
       index = driver_.receive();
     } catch (const Interrupted&) {
       throw py::error_already_set();

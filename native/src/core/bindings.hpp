@@ -11,6 +11,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "../interpreter_lock.hpp"
 #include "penstock/engine/any_pool.hpp"
 
 namespace penstock {

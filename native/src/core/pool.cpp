@@ -25,7 +25,7 @@ py::dtype dtype_of(Column::Type type) {
 
 /// Returns whether Python has a pending signal, such as Ctrl-C; its exception is then set.
 bool interrupted() {
-  const py::gil_scoped_acquire acquired;
+  const Locked acquired;
   return PyErr_CheckSignals() != 0;
 }
 
@@ -87,7 +87,7 @@ void PoolBinding::reset(const py::array& seeds, const py::array& seeded, const p
   const auto* with_seed = readable_data<bool>(seeded, {size_}, "seeded");
   const auto* chosen = readable_data<bool>(mask, {size_}, "mask");
   if (under_way() > 0) {
-    const py::gil_scoped_release released;
+    const Unlocked released;
     async_->drain();
   }
   std::exception_ptr failure;
@@ -182,7 +182,7 @@ void PoolBinding::close() {
   const Use use(*this, true);
   buffers_.clear();
   {
-    const py::gil_scoped_release released;  // threads finish what they have in hand
+    const Unlocked released;  // threads finish what they have in hand
     if (async_) async_->stop();
   }
   async_.reset();

@@ -123,7 +123,7 @@ class PoolBinding {
   template <class Call>
   static void without_lock(Call&& call) {
     try {
-      const py::gil_scoped_release released;
+      const Unlocked released;
       call();
     } catch (const Interrupted&) {
       throw py::error_already_set();

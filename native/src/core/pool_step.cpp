@@ -102,7 +102,7 @@ void PoolBinding::async_reset(const py::array& seeds, const py::array& seeded, c
 void PoolBinding::drain() {
   const Use use(*this, true);
   if (!async_) return;
-  const py::gil_scoped_release released;
+  const Unlocked released;
   async_->drain();
 }
 

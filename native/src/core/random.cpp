@@ -30,7 +30,7 @@ template <Noise kind>
 void fill_released(const Philox& stream, const std::vector<std::uint32_t>& environments, std::uint32_t round,
                    std::size_t steps, std::size_t width, std::span<float> out) {
   static const NoiseFiller filler = noise_filler<kind>();
-  const py::gil_scoped_release released;
+  const Unlocked released;
   filler(stream, environments, round, steps, width, out);
 }
 

@@ -136,13 +136,14 @@ class SlabRing {
 
   /// Returns arrays without other references. The result is valid until the next call.
   const Slab& take() {
-    for (std::size_t turn = 0; turn < slabs_.size(); ++turn) {
+    const std::size_t first = next_;
+    for (std::size_t turn = 0; turn < std::min(slabs_.size(), most_looks); ++turn) {
       Slab& slab = slabs_[next_];
       next_ = (next_ + 1) % slabs_.size();
       if (slab.is_idle(parts_)) return slab;
     }
-    Slab& oldest = slabs_[next_];
-    next_ = (next_ + 1) % slabs_.size();
+    Slab& oldest = slabs_[first];
+    next_ = (first + 1) % slabs_.size();
     oldest = Slab();  // before the next is taken: its memory may come back with it
     const auto [memory, owner] = memory_->take();
     oldest = Slab(parts_, memory, owner);
@@ -150,6 +151,9 @@ class SlabRing {
   }
 
  private:
+  /// The slab that was handed out first comes back first, mostly: to look at all of many takes longer than a new one.
+  static constexpr std::size_t most_looks = 8;
+
   const std::vector<SlabPart> parts_;
   std::shared_ptr<SlabMemory> memory_;
   std::vector<Slab> slabs_;

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <sstream>
 #include <stdexcept>
+#include <vector>
 
 #include "penstock/mujoco/guard.hpp"
 
@@ -52,6 +53,21 @@ void require_controls(const mjModel& model, const Listed& listed) {
     throw std::runtime_error(std::to_string(model.nu) + " controls, expected " + std::to_string(listed.controls));
 }
 
+/// A model with more joints would be observed beyond the row of its environment.
+void require_observed(const mjModel& model, const Task& task, const Listed& listed) {
+  Physics physics(model, 1);
+  task.equip(physics);
+  physics.reset();
+  // Room for several times all that there is to observe.
+  const auto all = static_cast<std::size_t>(model.nq + model.nv + model.na + model.nsensordata + model.nbody);
+  std::vector<double> room(1024 + 32 * all);
+  Writer out(room);
+  task.observe(physics, out);
+  if (out.count() != listed.observed)
+    throw std::runtime_error(std::to_string(out.count()) + " values to observe, expected " +
+                             std::to_string(listed.observed));
+}
+
 }  // namespace
 
 const Loaded& Suite::loaded(std::int64_t number) const {
@@ -62,6 +78,7 @@ const Loaded& Suite::loaded(std::int64_t number) const {
   try {
     require_controls(*made.model, listed);
     made.task = listed.make(*made.model);
+    require_observed(*made.model, *made.task, listed);
   } catch (const std::runtime_error& error) {
     throw std::runtime_error(folder_ + "/" + listed.file + " is not the model that " + listed.id + " was written for: " +
                              error.what() + "; expected the file of dm_control 1.0.50");

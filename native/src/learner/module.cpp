@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "../interpreter_lock.hpp"
 #include "kernels.hpp"
 #include "network.hpp"
 #include "operations.hpp"
@@ -63,7 +64,7 @@ void released_if_long(std::size_t work, Call&& call) {
     call();
     return;
   }
-  const py::gil_scoped_release release;
+  const penstock::Unlocked released;
   call();
 }
 
@@ -128,7 +129,7 @@ PYBIND11_MODULE(_learner, module) {
       .def("run", [](const Program& program, const Addresses& slots) {
         std::size_t choices;
         {
-          py::gil_scoped_release release;
+          const penstock::Unlocked released;
           choices = program.run(slots);
         }
         refuse_action_if(choices);

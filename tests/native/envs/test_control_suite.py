@@ -4,6 +4,7 @@
 """
 
 import os
+import shutil
 import subprocess
 import sys
 from contextlib import closing
@@ -281,3 +282,28 @@ except ImportError as error:
 """)
     assert "dm_control/suite has no acrobot.xml, ball_in_cup.xml, cartpole.xml" in out
     assert "expected those of dm_control 1.0.50" in out
+
+
+def test_models_of_another_structure_are_refused(tmp_path: Path):
+    """A cheetah with a joint more, as another dm_control may have: its observation would not fit into its row."""
+    suite = tmp_path / "dm_control" / "suite"
+    shutil.copytree(control_suite._models(), suite, ignore=shutil.ignore_patterns("*.py", "tests", "dog_assets"))
+    (tmp_path / "dm_control" / "__init__.py").touch()
+    tail = '<body name="tail"><joint name="tail" axis="0 1 0" limited="false"/><geom type="sphere" size=".01"/></body>'
+    cheetah = suite / "cheetah.xml"
+    cheetah.write_text(cheetah.read_text().replace('<body name="bthigh"', f'{tail}<body name="bthigh"', 1))
+    out = run_alone(f"""
+sys.path.insert(0, {str(tmp_path)!r})
+from penstock import native
+for name in ("walker-walk", "cheetah-run"):
+    try:
+        print(native.make(f"dmc/{{name}}", 1).reset(seed=0)[0].shape)
+    except RuntimeError as error:
+        print(error)
+""")
+    fits, refused = out.splitlines()
+    assert fits == "(1, 24)"
+    assert (
+        "cheetah.xml is not the model that dmc/cheetah-run was written for: 19 values to observe, expected 17"
+        in refused
+    )

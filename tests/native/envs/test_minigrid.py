@@ -117,6 +117,21 @@ def test_a_state_of_another_task_is_refused():
         pool.set_attr("x", 30)
 
 
+@pytest.mark.parametrize("name", ["cells", "carried"])
+@pytest.mark.parametrize("byte", [0x0C, 0x61, 0xE1])
+def test_a_cell_that_cannot_be_is_refused(name: str, byte: int):
+    """A thirteenth kind or a seventh colour, which no picture has."""
+    pool = native.make("MiniGrid-Fetch-8x8-N3-v0", 2, render_mode="rgb_array")
+    pool.reset(seed=0)
+    before = pool.save()
+    value = before[f"state.{name}"].copy()
+    value.reshape(2, -1)[1, 0] = byte
+    with pytest.raises(ValueError, match="environment 1 has a cell, or carries a thing, of no kind or colour"):
+        pool.restore(before | {f"state.{name}": value})
+    assert all(np.array_equal(before[column], now) for column, now in pool.save().items())
+    pool.render()
+
+
 def test_a_restored_pool_goes_on_bit_for_bit():
     """The state is saved whole: the grid, what is carried, where the balls are."""
     for name in ("MiniGrid-KeyCorridorS3R2-v0", "MiniGrid-Dynamic-Obstacles-8x8-v0"):

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -407,6 +408,10 @@ def test_a_model_of_another_structure_is_refused(tmp_path: Path):
         ValueError, match=r"found a model with 6 positions.*expected the structure of Gymnasium's ant.xml"
     ):
         native.make("Ant-v5", 1, xml_file="hopper.xml")
+    no_tip = tmp_path / "no_tip.xml"
+    no_tip.write_text(re.sub("<site [^>]*>", "", mujoco_library.model_path("inverted_double_pendulum.xml").read_text()))
+    with pytest.raises(ValueError, match=r"found a model with 3 positions.*, at least 1 site, no activations"):
+        native.make("InvertedDoublePendulum-v5", 1, xml_file=str(no_tip))
     with pytest.raises(ValueError, match=r"cannot load .*broken.xml: XML"):
         native.make("Ant-v5", 1, xml_file=str(broken))
     with pytest.raises(ValueError, match=r"found no file .*absent.xml' that ends in .xml"):

@@ -171,6 +171,7 @@ def test_impossible_state_is_refused_and_changes_nothing():
     long_half[5, 4] = 7
     heavier = before["config.gravity"].copy()
     heavier[2] = 1.62
+    neither = np.array([0, 1, 1, 0, 2, 0, 0], np.uint8).view(np.bool_)
     wrong = [
         ({name: array for name, array in before.items() if name != "state.x"}, "lacks 'state.x'"),
         (before | {"state.y": before["state.x"]}, "expected exactly"),
@@ -179,6 +180,8 @@ def test_impossible_state_is_refused_and_changes_nothing():
         (before | {"generator": even}, "generator of environment 3 is not one of PCG64"),
         (before | {"generator": long_half}, "generator of environment 5 is not one of PCG64"),
         (before | {"elapsed_steps": before["elapsed_steps"] - 1000}, "elapsed_steps of environment 0 is negative"),
+        (before | {"episode_ended": neither}, "episode_ended of environment 4 is neither true nor false"),
+        (before | {"config.sutton_barto_reward": neither}, "sutton_barto_reward of environment 4 is neither"),
         (before | {"episode_id": before["episode_id"] + 2**31}, "episode_id of environment 0"),
         (before | {"config.gravity": heavier}, "config.gravity of environment 2 is 1.62"),
     ]

@@ -188,8 +188,10 @@ def test_rounds_are_made_in_order(cartpole: native.Pool):
     cartpole.step_round(0, action)
     with pytest.raises(ValueError, match="got t=0, expected 1"):
         cartpole.step_round(0, action)
-    with pytest.raises(RuntimeError, match="a round is open"):
+    with pytest.raises(RuntimeError, match=r"a round is open: .* before step\(\)"):
         cartpole.step(action)
+    with pytest.raises(RuntimeError, match=r"before send\(\) or step_rows\(\)"):
+        cartpole._core.step_rows(action, np.arange(3, dtype=np.int32))
     with pytest.raises(RuntimeError, match="has 4 steps, only 1 were made"):
         cartpole.end_round()
     with pytest.raises(ValueError, match="action 5 of environment 0"):

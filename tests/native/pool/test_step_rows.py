@@ -59,6 +59,8 @@ def test_all_environments_in_order_equal_a_step():
         (LEFT_RIGHT, [0, 5], ValueError, "from 0 to num_envs - 1, got 5"),
         (LEFT_RIGHT, [-1, 2], ValueError, "got -1"),
         (LEFT_RIGHT, [2, 2], ValueError, "got 2 twice"),
+        (LEFT_RIGHT, [1, 2**32 + 2], ValueError, "from 0 to num_envs - 1, got 4294967298"),
+        (LEFT_RIGHT, np.array([1, 2**64 - 1], np.uint64), ValueError, "got 18446744073709551615"),
         (LEFT_RIGHT, [0.9, 1.9], ValueError, "expected their numbers, integers, got float64"),
         (LEFT_RIGHT, np.array([False, True]), ValueError, "integers, got bool"),
         (LEFT_RIGHT, [1, 2, 3], ValueError, r"shape \(3,\)"),

@@ -58,7 +58,7 @@ class AsyncPool {
     for (int member = 0; member < members; ++member) staging_.emplace_back(bytes_, max_chunk_, settings.autoreset);
     try {
       for (int member = 1; member < members; ++member) {
-        threads_->emplace_back([this, member, deputy] {
+        start_thread(*threads_, settings.num_threads, [this, member, deputy] {
           if (member == deputy) stand_in(staging_[static_cast<std::size_t>(member)]);
           else serve(staging_[static_cast<std::size_t>(member)]);
         });

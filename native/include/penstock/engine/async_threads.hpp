@@ -69,8 +69,8 @@ inline std::size_t AsyncPool::make(std::span<const std::int32_t> chunk, RowStagi
     {
       const std::lock_guard lock(mutex_);
       failures_.push_back({chunk[made], std::move(error)});  // the last reference: the caller frees it
+      has_failed_.store(true);  // with the lock, as where it is taken back: later it could stand alone for good
     }
-    has_failed_.store(true);
     notify();
   }
   return made;

@@ -122,6 +122,12 @@ class SlotRows {
   void check_column(std::size_t index, const void* column) const {
     const Member& member = columns_[index].member;
     const std::string name = columns_[index].name();
+    if (member.kind == FieldKind::boolean) {
+      const auto* flags = static_cast<const std::uint8_t*>(column);  // one that is neither is no bool to C++
+      for (std::size_t env = 0; env < count_; ++env, flags += member.bytes())
+        if (std::any_of(flags, flags + member.bytes(), [](std::uint8_t flag) { return flag > 1; }))
+          refuse(name, env, "is neither true nor false");
+    }
     if (index < checked_) {
       for (std::size_t env = 0; env < count_; ++env) {
         const void* own = &at<std::byte>(env, member.offset);

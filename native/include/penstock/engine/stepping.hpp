@@ -27,7 +27,7 @@ inline std::size_t Pool<E>::step(const void* actions, const StepBuffers& out) {
 
 template <Environment E>
 inline void Pool<E>::check_rows(const void* actions, std::span<const std::int32_t> environments) {
-  require_no_round(next_step_ != no_round, "send()");
+  require_no_round(next_step_ != no_round, "send() or step_rows()");
   for (const std::int32_t env : environments)
     if (!slots_[static_cast<std::size_t>(env)].started) [[unlikely]] refuse_unready(static_cast<std::size_t>(env));
   check_actions<Action>(actions, environments.size(), environments.data());

@@ -22,6 +22,9 @@ constexpr Cell cell(Kind kind, Color color = red) { return Cell(kind | (color <<
 constexpr Kind kind_of(Cell c) { return Kind(c & 15); }
 constexpr Color color_of(Cell c) { return Color((c >> 4) & 7); }
 
+/// Returns whether there is such a kind, and such a colour.
+constexpr bool exists(Cell c) { return (c & 15) <= locked_door && color_of(c) <= grey; }
+
 inline constexpr Cell nothing = cell(empty), stone = cell(wall, grey), target_square = cell(goal, green);
 
 constexpr bool can_be_entered(Cell c) {

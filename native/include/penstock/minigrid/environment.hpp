@@ -42,7 +42,11 @@ struct Environment {
     bool fits = inside(state.x, state.y) && state.direction >= 0 && state.direction < 4 && state.carried >= 0 &&
                 state.carried < 256;
     for (const std::int64_t place : state.obstacles) fits = fits && inside(place % state.width, place / state.width);
-    return fits ? nullptr : "has an agent or an obstacle outside of its grid, or no such direction";
+    if (!fits) return "has an agent or an obstacle outside of its grid, or no such direction";
+    fits = exists(Cell(state.carried));
+    for (std::int64_t y = 0; y < state.height; ++y)
+      for (std::int64_t x = 0; x < state.width; ++x) fits = fits && exists(World::at(state, x, y));
+    return fits ? nullptr : "has a cell, or carries a thing, of no kind or colour that there is";
   }
 
   static auto variants() {

@@ -7,7 +7,7 @@ namespace penstock::mujoco {
 
 inline constexpr Robot inverted_double_pendulum{.file = "inverted_double_pendulum.xml", .nq = 3, .nv = 3, .nu = 1,
                                                 .nbody = 4, .frame_skip = 5, .control_limit = 1.0f,
-                                                .derived = constraint_forces};
+                                                .derived = constraint_forces, .sites = 1};
 
 struct InvertedDoublePendulum : Simulation<inverted_double_pendulum> {
   using Simulation::Simulation;
@@ -34,7 +34,7 @@ struct InvertedDoublePendulum : Simulation<inverted_double_pendulum> {
 
   Step step(Action control) {
     advance(control, config.frame_skip);
-    const double x = data->site_xpos[0], y = data->site_xpos[2];  // of the pole's tip, the only site
+    const double x = data->site_xpos[0], y = data->site_xpos[2];  // of the pole's tip, the first site
     const bool fell = y <= 1.0;
     const double dist_penalty = 0.01 * power(x, 2.0) + power(y - 2.0, 2.0);
     const double vel_penalty = 1e-3 * power(qvel()[1], 2.0) + 5e-3 * power(qvel()[2], 2.0);

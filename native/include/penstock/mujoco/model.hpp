@@ -34,6 +34,7 @@ struct Robot {
   float control_limit;
   unsigned derived = 0;
   std::array<const char*, 3> bodies{};  ///< names that the task looks up
+  int sites = 0;                        ///< those that the task reads, the first ones
 };
 
 struct DeleteModel {
@@ -61,7 +62,7 @@ class Model {
     const mjModel* loaded = get();
     const auto limits = [&](int actuator, int side) { return static_cast<float>(loaded->actuator_ctrlrange[2 * actuator + side]); };
     bool fits = loaded->nq == robot.nq && loaded->nv == robot.nv && loaded->nu == robot.nu &&
-                loaded->nbody == robot.nbody && loaded->na == 0;
+                loaded->nbody == robot.nbody && loaded->na == 0 && loaded->nsite >= robot.sites;
     for (int actuator = 0; fits && actuator < robot.nu; ++actuator)
       fits = limits(actuator, 0) == -robot.control_limit && limits(actuator, 1) == robot.control_limit;
     for (std::size_t i = 0; fits && i < robot.bodies.size() && robot.bodies[i] != nullptr; ++i)
@@ -71,6 +72,7 @@ class Model {
                              std::to_string(-robot.control_limit) + " to " + std::to_string(robot.control_limit);
       for (const char* name : robot.bodies)
         if (name != nullptr) expected.append(", a body ").append(name);
+      if (robot.sites > 0) expected.append(", at least ").append(std::to_string(robot.sites)).append(" site");
       throw std::invalid_argument(path + ": found a model with " +
                                   numbers(loaded->nq, loaded->nv, loaded->nu, loaded->nbody) +
                                   ", expected the structure of Gymnasium's " + robot.file + " (" + expected +

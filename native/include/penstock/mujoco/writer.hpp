@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <span>
 
 #include "penstock/mujoco/numpy_array.hpp"
@@ -10,7 +11,7 @@ namespace penstock::mujoco {
 
 class Writer {
  public:
-  explicit Writer(std::span<double> out) : next_(out.data()) {}
+  explicit Writer(std::span<double> out) : first_(out.data()), next_(out.data()) {}
   Writer& put(std::span<const double> values) {
     next_ = std::copy(values.begin(), values.end(), next_);
     return *this;
@@ -23,8 +24,11 @@ class Writer {
     *next_++ = value;
     return *this;
   }
+  /// Returns the number of values so far.
+  [[nodiscard]] std::size_t count() const { return static_cast<std::size_t>(next_ - first_); }
 
  private:
+  const double* first_;
   double* next_;
 };
 

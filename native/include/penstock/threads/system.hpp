@@ -10,7 +10,9 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #if defined(__linux__) && !defined(PENSTOCK_PORTABLE_THREADS)
@@ -35,6 +37,18 @@ inline const std::atomic<std::uint32_t>& fork_generation() {
   }();
   static_cast<void>(registered);
   return generation;
+}
+
+/// Adds a thread that calls `work()` to those of a pool, of which `size` are wanted with the calling one.
+template <class Work>
+void start_thread(std::vector<std::thread>& threads, int size, Work&& work) {
+  try {
+    threads.emplace_back(std::forward<Work>(work));
+  } catch (const std::system_error& error) {
+    throw std::runtime_error("num_threads is " + std::to_string(size) + ", but the system starts no thread after " +
+                             std::to_string(threads.size() + 1) + " (" + error.what() +
+                             "): make the pool with fewer, or raise the limits of the system");
+  }
 }
 
 #if PENSTOCK_LINUX_THREADS

@@ -35,7 +35,7 @@ class ThreadTeam {
     if (blocks < 1 || blocks > max_blocks) throw std::invalid_argument("a job has 1 to 65535 blocks");
     try {
       for (int member = 1; member < size; ++member) {
-        threads_->emplace_back([this, member] { serve(static_cast<std::size_t>(member)); });
+        start_thread(*threads_, size, [this, member] { serve(static_cast<std::size_t>(member)); });
         if (pinned) pin(threads_->back(), member);
       }
     } catch (...) {  // the operating system refused a thread: let the others go, or their destructors end the process
