@@ -1,4 +1,4 @@
-# Tasks that MuJoCo simulates: libraries without Python, linked to the shared library that the mujoco wheel brings. A
+# Tasks that MuJoCo simulates: libraries without Python, linked to the shared library that mujoco-core brings. A
 # file's name says for which version it was compiled; native/pool/mujoco_library.py loads it with that one alone.
 execute_process(
   COMMAND "${Python_EXECUTABLE}" -c
@@ -32,3 +32,6 @@ penstock_mujoco_library(penstock_mujoco src/mujoco/library.cpp)
 file(GLOB PENSTOCK_DMC_DOMAINS CONFIGURE_DEPENDS src/dmc/domains/*.cpp)
 penstock_mujoco_library(penstock_dmc src/dmc/library.cpp src/dmc/listed.cpp src/dmc/physics.cpp src/dmc/suite.cpp
                         src/dmc/text.cpp ${PENSTOCK_DMC_DOMAINS})
+# Its many small files take longer to read their headers than for all else, so those are read once.
+target_precompile_headers(penstock_dmc PRIVATE <algorithm> <cmath> <numbers> <string>
+                          "${CMAKE_CURRENT_SOURCE_DIR}/include/penstock/dmc/task.hpp")
