@@ -141,7 +141,7 @@ def ask(address: str, body: Any) -> tuple[int, dict[str, Any]]:
     """Post JSON to an address; return the status and the answer."""
     request = urllib.request.Request(address, json.dumps(body).encode())
     try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=150) as answer:
             return answer.status, json.loads(answer.read())
     except urllib.error.HTTPError as error:
         with error:
@@ -200,7 +200,7 @@ def test_a_new_user_gets_from_the_wheel_to_a_sweep(trained: Installed):
     rows = json.loads((user.folder / "runs/.sweeps/rates/table.json").read_text())
     assert sorted(row["algorithm.learning_rate"] for row in rows) == [0.003, 0.01]
     assert (user.folder / "runs/.sweeps/rates/parallel_coordinates.svg").exists()
-    wait_until(lambda: not left_running(user), lambda: f"the end of {left_running(user)}", 60, 0.5)
+    wait_until(lambda: not left_running(user), lambda: f"the end of {left_running(user)}", 150, 0.5)
 
 
 @pytest.mark.parametrize("command", WRONG)

@@ -37,8 +37,8 @@ def loaded():
     import penstock.tasks.roles.worker.entrypoint
     return penstock.__file__, sorted({"flows", "tasks", "storage", "native"} & set(sys.modules))
 
-with Client(sys.argv[1], timeout=120) as client:
-    client.wait_for_workers(1, timeout=120)
+with Client(sys.argv[1], timeout=150) as client:
+    client.wait_for_workers(1, timeout=150)
     print(*client.submit(loaded).result(120))
 """
 
@@ -114,7 +114,7 @@ def test_a_dask_worker_imports_penstock(installed: Installed):
             program = (
                 (installed.folder / "ask.py")
                 .read_text()
-                .replace("Client(sys.argv[1], timeout=120)", "Client(scheduler_file=sys.argv[1], timeout=120)")
+                .replace("Client(sys.argv[1], timeout=150)", "Client(scheduler_file=sys.argv[1], timeout=150)")
             )
             said = installed.run("python", "-c", program, str(scheduler_file))
         finally:

@@ -75,7 +75,7 @@ def test_a_served_policy_answers(bench: Bench, references: References):
     observation = np.random.default_rng(1).normal(size=(50, 4)).astype(np.float32)
     body = json.dumps({"observation": observation.tolist()}).encode()
     request = urllib.request.Request(f"{found[0]}/act", data=body, method="POST")
-    with urllib.request.urlopen(request, timeout=30) as response:
+    with urllib.request.urlopen(request, timeout=150) as response:
         answer = json.loads(response.read())
     policy = penstock.load_policy(run.name, store=run.url)
     assert answer == {"action": policy.act(observation).tolist(), "version": policy.origin.version}

@@ -55,7 +55,7 @@ def test_an_embedded_server_answers_its_user_alone(surroundings, tmp_path):
                 f"{server.api_url}/{path}", json.dumps(body).encode(), {"Content-Type": "application/json"}
             )
             with pytest.raises(urllib.error.HTTPError) as refused:
-                urllib.request.urlopen(request, timeout=60)
+                urllib.request.urlopen(request, timeout=150)
             assert refused.value.code == 401
             refused.value.close()
         with pytest.raises(PenstockError, match="PREFECT_API_AUTH_STRING"):
@@ -139,7 +139,7 @@ def test_a_new_home_begins_with_a_kept_database(surroundings, monkeypatch, tmp_p
         )
         credentials = base64.b64encode(second.auth_string.encode()).decode()
         created.add_header("Authorization", f"Basic {credentials}")
-        with urllib.request.urlopen(created, timeout=60):
+        with urllib.request.urlopen(created, timeout=150):
             pass
     assert _rows_by_table(kept) == tables
     assert _rows_by_table(tmp_path / "second" / "prefect.db")["flow"] == 1
@@ -265,7 +265,7 @@ def test_a_server_that_hangs_or_ends_is_restarted(surroundings, caplog):
                 require_prefect(server.api_url)
                 assert listener(port) not in {None, before}
                 again = urllib.request.Request(f"{server.api_url}/work_pools/mine", headers=headers)
-                with urllib.request.urlopen(again, timeout=60) as found:
+                with urllib.request.urlopen(again, timeout=150) as found:
                     assert json.loads(found.read())["name"] == "mine"
 
 

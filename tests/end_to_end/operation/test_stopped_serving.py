@@ -61,7 +61,7 @@ class Serving:
         method = "GET" if body is None else "POST"
 
         def answered() -> list[Any] | None:
-            answer = httpx.request(method, f"{self._api}{path}", json=body, auth=("me", "secret"), timeout=60.0)
+            answer = httpx.request(method, f"{self._api}{path}", json=body, auth=("me", "secret"), timeout=150.0)
             if answer.status_code == HTTPStatus.SERVICE_UNAVAILABLE:
                 return None
             return [answer.raise_for_status().json()]

@@ -56,7 +56,7 @@ def free_port() -> int:
 
 def scrape(port: int) -> dict[str, set[str]]:
     """Return the labels of each metric that has a value."""
-    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=150) as answer:
         text = answer.read().decode()
     found: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(text):

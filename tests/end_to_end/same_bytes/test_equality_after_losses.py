@@ -67,10 +67,14 @@ def kill_each(bench, cluster, name, algorithm, policy, lost) -> bool:
             run.wait_for_commit(stage - 1, flow)
         if member is None:
             continue
-        pid = flow.pid if member == FLOW else cluster.members.pid_of(member, name, flow)
+        pid = None if member == FLOW else cluster.members.pid_of(member, name, flow)
         run.wait_for_round(stage * small.rounds + 1, flow)
-        os.kill(pid, signal.SIGKILL)
-        if member == FLOW:
+        if pid is not None:
+            os.kill(pid, signal.SIGKILL)
+        else:
+            flow.send(signal.SIGKILL)
+            if flow.wait() == 0:
+                return False  # all of the run was over
             assert flow.wait() == -signal.SIGKILL
             in_time &= len(run.commits()) == stage
             said += flow.output

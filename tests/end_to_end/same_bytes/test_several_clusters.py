@@ -12,7 +12,7 @@ from distributed import Lock
 
 from penstock.tasks.driver import admission
 
-from ...support.processes.commands import PATIENCE_SECONDS, Cluster, Members
+from ...support.processes.commands import PATIENCE_SECONDS, Cluster, Members, wait_until
 from ...support.stored.stored_run import assert_same
 from ..conftest import BRIEF, Bench, Settings
 
@@ -67,9 +67,14 @@ def test_a_worker_joins_and_is_terminated(apart, clusters, references):
         members.wait_whole(2)
         turn.release()
         members.pid_of("act-1", "elastic", flow)
-        run.wait_for_round(settings.rounds, flow)
         own = {process.pid for process in psutil.Process(joined.pid).children(recursive=True)}
-        assert any(keys for pid, keys in members.working().items() if pid in own), "the worker that joined should act"
+        with clusters.members.learners_held():  # so that the stage does not end meanwhile
+
+            def acts() -> bool:
+                return any(keys for pid, keys in members.working().items() if pid in own)
+
+            wait_until(acts, "the worker that joined should act")
+        run.wait_for_round(settings.rounds, flow)
         joined.terminate()
         assert joined.wait(PATIENCE_SECONDS) == 0
         flow.succeed()

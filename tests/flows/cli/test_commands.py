@@ -211,6 +211,6 @@ def test_text_that_the_outputs_encoding_lacks_is_escaped(tmp_path):
     store.mkdir()
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "COLUMNS": "200"}
     command = [sys.executable, "-c", "from penstock.flows.cli import command; command()", "runs", "--store", str(store)]
-    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=150)
     assert found.returncode == 0, found.stderr
     assert "st\\xf6r; start one with" in found.stdout.replace("\n", " ")

@@ -26,7 +26,7 @@ int main(int count, char **arguments) {
   uint64_t seeds[2] = {7, 8}, next[2] = {1, 2};
   int64_t actions[2] = {count > 4 ? 7 : 1, 0};
   float seen[8];
-  if (penstock_connect(&client, "127.0.0.1", atoi(arguments[1]), arguments[2], 2, count > 3 ? 3 : 0, 5.0))
+  if (penstock_connect(&client, "127.0.0.1", atoi(arguments[1]), arguments[2], 2, count > 3 ? 3 : 0, 150.0))
     return printf("%s\n", client.error), 1;
   if (penstock_reset(&client, seeds, NULL)) return 2;
   for (int step = 0; step < 3; ++step) {
@@ -159,8 +159,9 @@ int main(int count, char **arguments) {
   penstock_client client;
   uint64_t seed = 1;
   int64_t action = 0;
-  if (count < 2 || penstock_connect(&client, "127.0.0.1", atoi(arguments[1]), "Slow", 1, 0, 0.2)) return 1;
+  if (count < 2 || penstock_connect(&client, "127.0.0.1", atoi(arguments[1]), "Slow", 1, 0, 150.0)) return 1;
   if (penstock_reset(&client, &seed, NULL)) return 2;
+  penstock_limit_waits(client.fd, 0.2);
   for (int step = 0; step < 2; ++step)
     printf("%d %s\n", penstock_step(&client, &seed, &action, NULL), client.error), fflush(stdout), getchar();
   penstock_disconnect(&client);
@@ -175,7 +176,7 @@ def test_the_c_client_takes_no_late_answer_for_the_next_one(tmp_path):
 
     class Slow(Drifting):
         def step(self, action):
-            answered.wait(30)
+            answered.wait(150)
             return super().step(0)
 
     (tmp_path / "waiting.c").write_text(WAITING)

@@ -181,7 +181,7 @@ def test_leaves_that_are_none_are_not_served(tmp_path):
     """A leaf without a key beside others, and a choice of nothing: the server ends, with the system's message."""
     for right, wrong in ((", .choices = 3},", "},"), ('.key = "gear", .kind', ".kind")):
         program = rover(tmp_path, ROVER.replace(right, wrong))
-        done = subprocess.run([program, "0"], capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run([program, "0"], capture_output=True, text=True, check=False, timeout=150)
         assert done.returncode == 1
         assert "Invalid argument" in done.stderr
 

@@ -3,6 +3,7 @@
 import socket
 import threading
 from contextlib import contextmanager
+from dataclasses import replace
 
 import gymnasium
 import numpy as np
@@ -161,7 +162,7 @@ def test_a_killed_server_that_comes_back_leaves_no_trace_in_rounds():
         quiet = native.make(ID, 3, address=server.address)
         wanted = play_rounds(quiet)
         quiet.close()
-        pool = native.make(ID, 3, address=server.address, reconnect_seconds=30)
+        pool = native.make(ID, 3, address=server.address, reconnect_seconds=150)
 
         def between(step):
             if step in {0, 17, 40, 79}:
@@ -193,7 +194,7 @@ def test_another_address_takes_over():
     """Addresses that do not answer are passed over, at the start and after a loss."""
     with EnvironmentProcess() as first, EnvironmentProcess() as second:
         both = f"{first.address}, {second.address}"
-        pool = native.make(ID, 2, address=both, reconnect_seconds=5)
+        pool = native.make(ID, 2, address=both, reconnect_seconds=150)
         pool.reset(seed=0)
         pool.step(np.zeros(2, np.int64))
         first.kill()
@@ -294,12 +295,15 @@ def test_a_silent_server_is_given_up_after_reply_seconds():
 
     class Slow(Drifting):
         def step(self, action):
-            release.wait(30)
+            release.wait(150)
             return super().step(0)
 
     with serving(EnvironmentServer(Slow, "Slow", "127.0.0.1:0")) as server:
-        pool = native.make("socket/Slow", 1, address=server.address, reply_seconds=0.2, reconnect_seconds=1)
+        pool = native.make("socket/Slow", 1, address=server.address)
         pool.reset(seed=0)
+        vector = pool.vector_env
+        vector._connection._seconds = 0.2
+        vector._request = replace(vector._request, reply_seconds=0.2, reconnect_seconds=1)
         with pytest.raises(RuntimeError):
             pool.step(np.zeros(1, np.int64))
         pool.close()

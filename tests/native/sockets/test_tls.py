@@ -41,7 +41,7 @@ def test_rows_are_those_of_a_plain_connection_also_after_a_killed_server(own):
     """With a program that serves by itself: nothing but the bytes on the way is another."""
     command = [sys.executable, python_server.__file__, "CartPole-v1", "--tls", *own.tls, "--port"]
     with served() as plain, EnvironmentProcess(command=command) as server:
-        pools = [made(server, own, reconnect_seconds=30), native.make(ID, 3, address=plain.address)]
+        pools = [made(server, own, reconnect_seconds=150), native.make(ID, 3, address=plain.address)]
 
         def between(step):
             if step in {0, 43}:
@@ -79,7 +79,7 @@ def test_another_server_is_not_taken(folder, own, other):
 def test_a_server_that_comes_back_with_another_certificate_ends_the_step(own, other):
     """It is not tried again."""
     with served(tls=own.tls) as server:
-        pool = made(server, own, reconnect_seconds=30)
+        pool = made(server, own, reconnect_seconds=150)
         pool.reset(seed=0)
     with (
         served(address=server.address, tls=other.tls),
@@ -128,7 +128,7 @@ def test_clients_that_say_nothing_keep_nobody_waiting(own):
         silent = [socket.create_connection(("127.0.0.1", int(server.address.rpartition(":")[2]))) for _ in range(3)]
         made(server, own).close()
     for connection in silent:
-        connection.settimeout(60)
+        connection.settimeout(150)
         assert connection.recv(1) == b""
         connection.close()
 

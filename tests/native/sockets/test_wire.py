@@ -17,6 +17,8 @@ from penstock.native.sockets.server import EnvironmentServer
 
 from .test_socket_pool import Drifting, served
 
+PATIENCE_SECONDS = 150
+
 
 def hello(magic=wire.MAGIC, version=2, num_envs=1, limit=0, name=b"CartPole-v1", settings=b"{}", extra=b"", wishes=0):
     head = wire.HELLO_HEAD.pack(magic, version, wishes, num_envs, limit, 0, len(name), len(settings))
@@ -26,13 +28,13 @@ def hello(magic=wire.MAGIC, version=2, num_envs=1, limit=0, name=b"CartPole-v1",
 def exchanged(address, *frames):
     """Send frames of (kind, body); returns the kinds and bodies of the answers, up to the end of the connection."""
     host, port = address.split(":")
-    with socket.create_connection((host, int(port)), 10) as connection:
+    with socket.create_connection((host, int(port)), PATIENCE_SECONDS) as connection:
         answers = []
         for kind, body in frames:
             wire.send_frame(connection, kind, body)
         try:
             while True:
-                kind, body = wire.receive_frame(connection, 1 << 20, 5)
+                kind, body = wire.receive_frame(connection, 1 << 20, PATIENCE_SECONDS)
                 answers.append((kind, bytes(body)))
                 if len(answers) == len(frames):
                     return answers
@@ -77,7 +79,7 @@ def test_a_server_takes_no_frame_that_is_larger_than_agreed(raw):
     """The size in a header alone allocates nothing: the connection ends."""
     with served() as server:
         host, port = server.address.split(":")
-        with socket.create_connection((host, int(port)), 5) as connection:
+        with socket.create_connection((host, int(port)), PATIENCE_SECONDS) as connection:
             connection.sendall(raw)
             with contextlib.suppress(ConnectionResetError):  # as bytes that were not read make of a close
                 assert connection.recv(1) == b""
@@ -116,17 +118,21 @@ def with_observation(text):
 
 
 def answering(described, sizes=(2, 1, 8, 8), kind=wire.WELCOME, then=()):
-    """Return a socket that answers one HELLO, and then each frame with one of these kinds and bodies."""
+    """Return a socket that answers one HELLO, and then each frame with one of these kinds and bodies.
+
+    It accepts no second connection.
+    """
     listening = socket.create_server(("127.0.0.1", 0))
 
     def answer():
         connection, _ = listening.accept()
+        listening.close()
         with connection:
-            wire.receive_frame(connection, 1 << 20, 5)
+            wire.receive_frame(connection, 1 << 20, PATIENCE_SECONDS)
             text = described if isinstance(described, bytes) else json.dumps(described).encode()
             wire.send_frame(connection, kind, wire.WELCOME_HEAD.pack(*sizes), text)
             for answer in then:
-                wire.receive_frame(connection, 1 << 20, 5)
+                wire.receive_frame(connection, 1 << 20, PATIENCE_SECONDS)
                 wire.send_frame(connection, *answer)
             connection.recv(1)
 
@@ -222,7 +228,7 @@ def test_a_greeting_that_is_cut_short_is_none(size):
             while True:
                 connection, _ = listening.accept()
                 with connection:
-                    wire.receive_frame(connection, 1 << 20, 5)
+                    wire.receive_frame(connection, 1 << 20, PATIENCE_SECONDS)
                     wire.send_frame(connection, wire.WELCOME, body[:size])
                     connection.recv(1)
 
@@ -237,9 +243,7 @@ def test_a_greeting_that_is_cut_short_is_none(size):
 def test_a_client_takes_no_other_answer_for_a_greeting():
     """A server of something else is given up after the time for connecting."""
     with answering(GOOD, kind=wire.STEPPED) as listening, pytest.raises(ValueError, match="no environment answers"):
-        native.make(
-            "socket/Fake", 1, address=f"127.0.0.1:{listening.getsockname()[1]}", reconnect_seconds=0.1, reply_seconds=1
-        )
+        native.make("socket/Fake", 1, address=f"127.0.0.1:{listening.getsockname()[1]}", reconnect_seconds=0.1)
 
 
 def test_a_client_ends_its_environments():
@@ -274,7 +278,7 @@ def test_a_client_takes_no_observation_of_another_size_or_value(answer, said):
     described = {**GOOD, "observation": {"kind": "dict", "parts": [["a", BOX], ["b", CHOICE]]}}
     with answering(described, (2, 1, 16, 8), then=[answer]) as listening:
         address = f"127.0.0.1:{listening.getsockname()[1]}"
-        pool = native.make("socket/Fake", 1, address=address, reconnect_seconds=0.1, reply_seconds=1)
+        pool = native.make("socket/Fake", 1, address=address, reconnect_seconds=0.1)
         with pytest.raises(RuntimeError, match=said if said != "were lost" else "no environment answers|were lost"):
             pool.reset(seed=0)
         pool.close()

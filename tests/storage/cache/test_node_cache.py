@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -303,6 +304,8 @@ os.kill(os.getpid(), signal.SIGKILL)
         (cache.folder / name).write_bytes(b"half")
     for name in (killed, written):
         os.utime(cache.folder / name, (0, 0))
+    later = time.time() + 3600.0
+    os.utime(cache.folder / young, (later, later))  # young for as long as this test takes
     with (cache.folder / written).open("rb") as writer:
         fcntl.flock(writer, fcntl.LOCK_EX)
         ref = put(store, "object", b"c" * 500_000)

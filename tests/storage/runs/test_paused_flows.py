@@ -56,7 +56,8 @@ store = open_store(url)
 commit = decode_commit(sys.stdin.buffer.read(), "commit", 0)
 with acquire(store, "the first flow", ttl) as keeper:
     if stops == "before the check":
-        os.kill(os.getpid(), signal.SIGSTOP)
+        with keeper._mutex:  # a renewal that was under way would end after another flow has taken over
+            os.kill(os.getpid(), signal.SIGSTOP)
     try:
         keeper.check()
         CommitLog(store, is_fenced=is_fenced).append(commit)

@@ -85,7 +85,7 @@ def test_an_attempt_that_took_all_the_time_is_not_the_last(store: Store, proxy: 
 def test_a_service_that_restarts_is_waited_for(store: Store, proxy: S3Proxy, monkeypatch):
     """It refuses more calls than five attempts make: one that has answered before is tried until the time is over."""
     store.write("object", [b"content"])
-    monkeypatch.setattr("penstock.storage.stores.remote.RETRY_SECONDS", 60.0)
+    monkeypatch.setattr("penstock.storage.stores.remote.RETRY_SECONDS", 600.0)
     monkeypatch.setattr("penstock.storage.stores.remote.LONGEST_WAIT_SECONDS", 0.05)
     proxy.add(Fault("refuse", METHODS, calls=12))
     assert store.read("object") == b"content"

@@ -55,16 +55,28 @@ def wait_until(true: Callable[[], bool]) -> None:
     raise AssertionError("it did not come")
 
 
-def test_threads_that_arrive_during_a_call_share_the_next_answer():
-    """Eight threads behind the first cost fewer calls than threads, and none gets an answer older than its request."""
+class Counted(Future[int]):
+    """An answer that counts who waits for it."""
+
+    waiting = 0
+
+    def result(self, timeout: float | None = None) -> int:
+        Counted.waiting += 1
+        return super().result(timeout)
+
+
+def test_threads_that_arrive_during_a_call_share_the_next_answer(monkeypatch: pytest.MonkeyPatch):
+    """Eight threads behind the first cost two calls, and none gets an answer older than its request."""
+    monkeypatch.setattr("penstock.storage.stores.single_flight.Future", Counted)
+    monkeypatch.setattr(Counted, "waiting", 0)
     calls, asked = SharedCalls[int](), Asked()
     with ThreadPoolExecutor(9) as threads:
         answers = ask_behind(calls, asked, threads, 8)
-        wait_until(lambda: sum(answer.running() for answer in answers) == 9 and "q" in calls._next)
-        asked.may_end.release(9)
+        wait_until(lambda: Counted.waiting == 7)  # one makes the next call
+        asked.may_end.release(2)
         assert answers[0].result(LONG_SECONDS) == 1
-        assert all(answer.result(LONG_SECONDS) > 1 for answer in answers[1:])
-    assert asked.count < 9
+        assert [answer.result(LONG_SECONDS) for answer in answers[1:]] == [2] * 8
+    assert asked.count == 2
     asked.may_end.release()
     assert calls.ask("q", asked) == asked.count, "nothing of what is over is remembered"
 

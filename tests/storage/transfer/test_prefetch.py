@@ -282,8 +282,8 @@ def test_items_that_need_no_loading_are_taken_in_their_turn():
         assert prefetcher._threads == []
         assert (taken(prefetcher), prefetcher.held_bytes) == (1, 0)
         submitting = submit_all(prefetcher, 6)
-        eventually(lambda: prefetcher.held_bytes == 40)
-        assert prefetcher.reads == 3, "1 and 3 are ready, and 5 waits for room"
+        # 1 and 3 are ready, and 5 waits for room.
+        eventually(lambda: (prefetcher.held_bytes, prefetcher.reads) == (40, 3))
         gate.set()
         assert [taken(prefetcher) for _ in range(6)] == [0, 1, -2, 3, -4, 5]
         submitting.join(150)
@@ -313,7 +313,10 @@ def test_a_reference_is_charged_by_charge_of():
 
     with Prefetcher(load, budget_bytes=35, charge_of=lambda ref: 3 * ref.nbytes) as prefetcher:
         submit_all(prefetcher, 5)
+        eventually(lambda: prefetcher.reads == 1)
+        assert prefetcher.peak_held_bytes == 30
         for index in range(5):
             eventually(lambda index=index: len(loaded) == index + 1)
             assert taken(prefetcher) == index
-        assert prefetcher.peak_held_bytes == 30
+        # The next one may pass before the last one is released, which is charged its own size by then.
+        assert prefetcher.peak_held_bytes in {30, 40}

@@ -188,11 +188,11 @@ def test_objects_are_read_in_the_order_of_calls(store):
             readers.append(threading.Thread(target=reader.read_into, args=(ref, buffer)))
             readers[-1].start()
             with changed:
-                assert changed.wait_for(lambda: len(asked) >= 4, 30)
+                assert changed.wait_for(lambda: len(asked) >= 4, 150)
         assert sorted(asked) == [1000, 2000, 3000, 4000]
         answers.release()  # one answer: its place, and one more
         with changed:
-            assert changed.wait_for(lambda: len(asked) >= 6, 30)
+            assert changed.wait_for(lambda: len(asked) >= 6, 150)
         assert sorted(asked) == [1000, 2000, 3000, 4000, 5000, 6000]
         for _ in range(100):
             answers.release()

@@ -58,7 +58,7 @@ def first_line(arguments: Sequence[str], folder: Path, environment: Mapping[str,
         env={**os.environ, **environment},
         capture_output=True,
         check=True,
-        timeout=120,
+        timeout=150,
     )
     found = json.loads(ended.stdout)
     return FirstLine(found["seconds"], found["line"], frozenset(found["modules"]))

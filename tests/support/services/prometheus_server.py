@@ -48,7 +48,7 @@ class Prometheus:
             return False
 
     def _ask(self, path: str) -> Any:
-        with urlopen(f"{self._url}/api/v1/{path}", timeout=60) as answer:
+        with urlopen(f"{self._url}/api/v1/{path}", timeout=150) as answer:
             return json.load(answer)["data"]
 
 

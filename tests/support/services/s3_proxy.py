@@ -29,7 +29,7 @@ _SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Please reduce your request r
 _BUCKET = re.compile(r"^/[^/?]*/?")
 _HOP_BY_HOP = (b"connection:", b"keep-alive:", b"expect:")
 _CONDITION = b"if-none-match:"
-_PATIENCE_SECONDS = 30
+_PATIENCE_SECONDS = 150
 
 
 class S3Proxy:

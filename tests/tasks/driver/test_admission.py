@@ -2,9 +2,11 @@
 
 import itertools
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 
 import dask
 import pytest
@@ -263,10 +265,16 @@ def test_a_cluster_that_was_large_enough_is_waited_for(client: Client, monkeypat
     """A worker that was told to end may be replaced. Meanwhile others get in; at last it is refused with what lacks."""
     monkeypatch.setattr(admission, "_RESTART_SECONDS", 0.2)
     refused: list[str] = []
+    others_are_done = threading.Event()
+
+    def monotonic() -> float:
+        return time.monotonic() + LONG_SECONDS * others_are_done.is_set()
+
+    monkeypatch.setattr(admission, "time", SimpleNamespace(monotonic=monotonic, sleep=time.sleep))
 
     def wait() -> None:
         policy = single_learner_coarse(3)
-        inside = admitted_to(client, policy, "mine", 3.0, was_large_enough=True)
+        inside = admitted_to(client, policy, "mine", LONG_SECONDS, was_large_enough=True)
         with pytest.raises(GangRefusedError) as caught, inside:
             pass
         refused.append(str(caught.value))
@@ -276,6 +284,7 @@ def test_a_cluster_that_was_large_enough_is_waited_for(client: Client, monkeypat
     for _ in range(2):
         with admitted_to(client, single_learner_coarse(2), "other", LONG_SECONDS):
             assert not refused
+    others_are_done.set()
     thread.join(LONG_SECONDS)
     assert "3 slots with actor=1 for 'act', found 2" in refused[0]
 

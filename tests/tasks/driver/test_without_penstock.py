@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
+PATIENCE_SECONDS = 150.0
+
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Path]]:
@@ -74,13 +76,13 @@ def test_workers_without_penstock_are_refused_before_they_get_anything(start):
         places = ("--no-nanny", "--nthreads", "2", "--resources")
         start("worker", address, *places, "actor=1 learner=1", bare_environment=False)
         start("worker", address, *places, "other=1", bare_environment=True)
-        client.wait_for_workers(2, timeout=60)
-        with admitted(clusters, policy, "mine", 60.0):
+        client.wait_for_workers(2, timeout=PATIENCE_SECONDS)
+        with admitted(clusters, policy, "mine", PATIENCE_SECONDS):
             pass
         assert len(cluster.checked) == 1
         start("worker", address, *places, "actor=1", bare_environment=True)
-        client.wait_for_workers(3, timeout=60)
-        with pytest.raises(GangRefusedError) as caught, admitted(clusters, policy, "mine", 60.0):
+        client.wait_for_workers(3, timeout=PATIENCE_SECONDS)
+        with pytest.raises(GangRefusedError) as caught, admitted(clusters, policy, "mine", PATIENCE_SECONDS):
             pass
         workers = client.scheduler_info(n_workers=-1)["workers"]
         assert len(workers) == 3

@@ -36,7 +36,7 @@ def serving(policy_server: PolicyServer) -> Iterator[httpx.Client]:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
         try:
-            with httpx.Client(base_url=f"http://127.0.0.1:{listening.getsockname()[1]}", timeout=60.0) as client:
+            with httpx.Client(base_url=f"http://127.0.0.1:{listening.getsockname()[1]}", timeout=150.0) as client:
                 yield client
         finally:
             server.should_exit = True
@@ -328,11 +328,11 @@ def test_a_client_that_leaves_is_counted_and_no_error(client: httpx.Client):
 
 
 def wait(holds: Any) -> None:
-    for _ in range(600):
+    for _ in range(1500):
         if holds():
             return
         time.sleep(0.1)
-    raise AssertionError("it did not happen within a minute")
+    raise AssertionError("it did not happen in 150 s")
 
 
 def test_it_describes_itself_and_counts(client: httpx.Client):

@@ -216,23 +216,29 @@ def test_notifications_within_a_process_need_no_event_loop(topic: str):
 
 def test_a_receiver_that_stops_answering_gets_later_notifications(topic: str, monkeypatch):
     """A message that is never answered times out, and does not hold back later ones."""
-    monkeypatch.setattr("penstock.tasks.runtime.mailbox._ANSWER_SECONDS", 0.2)
+    unanswered: list[int] = []
 
     async def exchange() -> None:
         async with two_workers() as (sender, receiver):
             receive, silent = receiver.handlers["penstock_post"], asyncio.Event()
 
             async def fall_silent(topic: str, entries: dict[str, int]) -> None:
-                if "first" in entries:
+                if not unanswered:
+                    unanswered.append(entries["first"])
                     silent.set()
                     await asyncio.sleep(LONG_SECONDS)
                 await receive(topic=topic, entries=entries)
 
             receiver.handlers["penstock_post"] = fall_silent
-            send(sender, [receiver.address], topic, {"first": 1})
-            await asyncio.wait_for(silent.wait(), LONG_SECONDS)
+            with monkeypatch.context() as patch:
+                patch.setattr("penstock.tasks.runtime.mailbox._ANSWER_SECONDS", 0.2)
+                for number in range(int(LONG_SECONDS)):  # a busy machine may not even connect in that time
+                    send(sender, [receiver.address], topic, {"first": number})
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(silent.wait(), 1.0)
+                        break
             send(sender, [receiver.address], topic, {"later": 2})
             assert await asyncio.to_thread(MAILBOX.wait, topic, lambda found: "later" in found, LONG_SECONDS / 2)
 
     asyncio.run(exchange())
-    assert MAILBOX.get(topic, "first") is None
+    assert MAILBOX.get(topic, "first") not in unanswered

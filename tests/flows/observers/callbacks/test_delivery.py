@@ -59,7 +59,7 @@ class Waiting(penstock.Callback):
         self.stages.append(record.stage)
 
 
-def deliver(run: CommittedRun, *callbacks: penstock.Callback, returns: tuple[float | None, ...], wait: float = 60.0):
+def deliver(run: CommittedRun, *callbacks: penstock.Callback, returns: tuple[float | None, ...], wait: float = 150.0):
     with Delivery(callbacks, wait) as delivery:
         delivery.begin(run.folder, run.newest)
         for commit, timings in run.commit(*returns):
@@ -162,5 +162,5 @@ def test_a_property_that_raises_does_not_end_the_delivery():
     for method, record in (("on_stage", 1), ("on_evaluation", 1), ("on_stage", 2)):
         follower.offer(method, record)
     follower.close("on_run_end", 3)
-    follower.join(time.monotonic() + 60)
+    follower.join(time.monotonic() + 150)
     assert Broken.calls == [1, 2]

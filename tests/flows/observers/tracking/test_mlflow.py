@@ -39,7 +39,7 @@ def tracker(server: MlflowServer) -> MlflowTracker:
 
 
 def ask(server: MlflowServer, method: str, **body: Any) -> dict[str, Any]:
-    response = httpx.post(f"{server.url}/api/2.0/mlflow/{method}", json=body, timeout=60)
+    response = httpx.post(f"{server.url}/api/2.0/mlflow/{method}", json=body, timeout=150)
     response.raise_for_status()
     return dict(response.json())
 
@@ -50,7 +50,7 @@ def stored(server: MlflowServer, run: CommittedRun) -> tuple[dict[str, Any], lis
     filter_ = f"tags.`penstock.run_id` = '{run_start(run.folder, None).id}'"
     (found,) = ask(server, "runs/search", experiment_ids=[experiment["experiment_id"]], filter=filter_)["runs"]
     of = {"run_id": found["info"]["run_id"], "metric_key": "progress/stage"}
-    answer = httpx.get(f"{server.url}/api/2.0/mlflow/metrics/get-history", params=of, timeout=60).json()
+    answer = httpx.get(f"{server.url}/api/2.0/mlflow/metrics/get-history", params=of, timeout=150).json()
     return found, [(int(one["step"]), one["value"]) for one in answer.get("metrics", [])]
 
 
@@ -96,5 +96,5 @@ def test_report_and_clip_are_artifacts(server: MlflowServer, run: CommittedRun):
     one.on_run_end(run_end(start, None, None))
     found, _ = stored(server, run)
     of = {"run_id": found["info"]["run_id"]}
-    files = httpx.get(f"{server.url}/api/2.0/mlflow/artifacts/list", params=of, timeout=60).json()["files"]
+    files = httpx.get(f"{server.url}/api/2.0/mlflow/artifacts/list", params=of, timeout=150).json()["files"]
     assert {file["path"]: file["file_size"] for file in files} == {"report.html": 13, "clip.gif": 6}

@@ -39,12 +39,13 @@ def linked(address: LinkAddress, rank: int) -> TensorLink:
 
 @contextmanager
 def ends(seconds: float = PATIENCE_SECONDS) -> Iterator[tuple[LearnerLinks, list[TensorLink]]]:
-    """Yield a server's links, whose waits last so long, and those of its learners."""
-    listener = GradientListener(HOST, "server-0", LEARNERS, seconds)
+    """Yield a server's links, whose waits last so long once all have connected, and those of its learners."""
+    listener = GradientListener(HOST, "server-0", LEARNERS, PATIENCE_SECONDS)
     with ThreadPoolExecutor(LEARNERS) as threads, ExitStack() as stack:
         stack.callback(listener.close)
         connecting = [threads.submit(linked, listener.address, rank) for rank in range(LEARNERS)]
         server = stack.enter_context(listener.accept(stay))
+        server._patience_seconds = seconds
         yield server, [stack.enter_context(future.result(PATIENCE_SECONDS)) for future in connecting]
 
 

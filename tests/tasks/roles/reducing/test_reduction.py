@@ -9,6 +9,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -28,6 +29,7 @@ from penstock.tasks.roles.reducing.reduction import (
     copy_round_state,
     untrained_values,
 )
+from penstock.tasks.runtime import process_group
 from penstock.tasks.runtime.assignment import Assignment
 from penstock.tasks.runtime.process_group import RENDEZVOUS_PORT, Group, Rendezvous
 from penstock.tasks.setup.config.on_policy import PPOSettings
@@ -236,19 +238,27 @@ def test_a_server_is_told_the_rows_of_all():
     assert together(3, work) == [12, 12, 12]
 
 
-def test_a_server_waits_while_learners_act():
-    """Longer than members wait for each other."""
-    seconds, rendezvous, done = 0.5, Rendezvous(HOST, PATIENCE_SECONDS), threading.Event()
+def test_a_server_waits_while_learners_act(monkeypatch):
+    """Longer than members wait for each other once they have met."""
+    seconds, rendezvous, done = 2.0, Rendezvous(HOST, PATIENCE_SECONDS), threading.Event()
+    gloo = process_group._gloo
+
+    def impatient(*given: Any) -> Any:
+        group = gloo(*given)
+        group._set_default_timeout(timedelta(seconds=seconds))
+        return group
+
+    monkeypatch.setattr(process_group, "_gloo", impatient)
 
     def serve() -> int:
-        with meet(1, 2, Present(rendezvous.port), None, seconds) as server:
+        with meet(1, 2, Present(rendezvous.port), None) as server:
             found = awaited_from_first(server)
             done.set()
             return found
 
     def learn() -> None:
-        with meet(0, 2, Present(rendezvous.port), rendezvous, seconds) as server:
-            time.sleep(3 * seconds)
+        with meet(0, 2, Present(rendezvous.port), rendezvous) as server:
+            time.sleep(1.5 * seconds)
             awaited_from_first(server, 7)
             assert done.wait(PATIENCE_SECONDS)
 
