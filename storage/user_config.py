@@ -40,7 +40,10 @@ def read_private(path: Path) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise ConfigError(f"'{path}' can't be read ({error.strerror}), expected a file of this user") from error
+        raise ConfigError(
+            f"'{path}' can't be read ({error.strerror}), expected a file of this user; set "
+            f"PENSTOCK_CONFIG_DIR to another folder, or correct this one"
+        ) from error
     with os.fdopen(descriptor, "rb") as file:
         found = os.fstat(descriptor)
         others_write = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)

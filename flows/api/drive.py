@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from penstock.flows.api.interrupts import interrupts_deferred, interrupts_raised, lost_interrupts_repeated
 from penstock.flows.api.prefect_answers import require_prefect
-from penstock.flows.api.prefect_server import PrefectServer
+from penstock.flows.api.prefect_server import PrefectServer, require_folders
 from penstock.flows.api.surroundings import (
     collection_paused,
     flush_prefect,
@@ -60,6 +60,7 @@ def run_here(
     *,
     callbacks: Sequence[Callback] = (),
     before_exit: Callable[[FlowResult], None] | None = None,
+    before_start: Callable[[], object] = lambda: None,
 ) -> FlowResult:
     """Run the training flow in this process, on Prefect's server at `PREFECT_API_URL` or on an embedded one.
 
@@ -75,6 +76,7 @@ def run_here(
         before_exit: given by a command, which has nothing left to do afterwards. When the run has finished and the
             server is gone, Prefect's client would keep the process for minutes: it calls this with the result and exits
             with status 0 instead. Without it, the process is never ended.
+        before_start: called when no mistake was found, before anything starts.
 
     Raises:
         PenstockError: anything that keeps the run from finishing; its message is for the user.
@@ -92,6 +94,7 @@ def run_here(
             panel.note(f"compiling {Path(header).name}, if this machine has not yet")
         # The run begins before there is a flow run, whose id its name could have; a retry finds it by its settings.
         resolved = resolve(config.with_name(uuid4().hex[:_SUFFIX_LENGTH]), if_exists)
+        before_start()
         stack.enter_context(kept_environment())
         quieten_prefect()
         limited = _LimitedPanel(panel, before_exit)
@@ -132,6 +135,7 @@ def run_here(
 def _prefect_server(stack: contextlib.ExitStack, panel: Panel) -> PrefectServer | None:
     """Begin to start an embedded server, which the stack ends; None if there is one at `PREFECT_API_URL`."""
     if "PREFECT_API_URL" not in os.environ:
+        require_folders()
         panel.note("starting Prefect's server, Dask workers and the rest")
         server = stack.enter_context(PrefectServer())
         server.direct_here()

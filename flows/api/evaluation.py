@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from penstock.storage.errors import ConfigError
 from penstock.storage.runs.run import RunFolder
 from penstock.storage.stores.open import open_store
+from penstock.tasks.data.replay.given_episodes import require_learned
 from penstock.tasks.setup.config.consent import record_consent, require_consent
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def commit_to_evaluate(store: str, name: str, stage: int | None) -> tuple[RunFol
 
     Raises:
         RunNotFoundError: there is no such run.
-        ConfigError: no stage is committed yet, or not this one.
+        ConfigError: no stage is committed yet, or not this one; or nothing was learned.
         ConsentError: the run names code in the working directory, and is not trusted.
     """
     run = RunFolder(open_store(store), name)
@@ -34,7 +35,9 @@ def commit_to_evaluate(store: str, name: str, stage: int | None) -> tuple[RunFol
         if newest is not None and newest.finished:
             raise ConfigError(
                 f"run '{name}' has committed {committed}, and has ended ({newest.finished}); choose one of these, or "
-                f"leave --stage out"
+                f"leave the stage out"
             )
         raise ConfigError(f"run '{name}' has committed {committed}; evaluate after `{run.command('resume')}`")
-    return run, newest if stage is None else run.log.read(stage)
+    commit = newest if stage is None else run.log.read(stage)
+    require_learned(run, commit)
+    return run, commit

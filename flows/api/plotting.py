@@ -25,14 +25,17 @@ def plot_returns(title: str, history: pa.Table, evaluations: pa.Table, ax: Axes 
         replay: True if the steps are stored ones that were learned from.
 
     Raises:
-        ConfigError: matplotlib is not installed.
+        ConfigError: matplotlib is not installed, or `ax` is something else.
     """
     try:
         import matplotlib.pyplot as plt
+        from matplotlib.axes import Axes
     except ImportError as error:
         raise ConfigError(
             "Run.plot needs matplotlib, which is not installed: `pip install 'penstock-rl[analysis]'`"
         ) from error
+    if ax is not None and not isinstance(ax, Axes):
+        raise ConfigError(f"ax is {ax!r}, expected matplotlib's Axes, such as the result of another plot()")
     if ax is None:
         _, ax = plt.subplots()
         ax.set_title(title)

@@ -247,15 +247,7 @@ def _turn_to_start() -> Iterator[None]:
     home = _home()
     began, said = time.monotonic(), False
     with ExitStack() as stack:
-        try:
-            home.mkdir(parents=True, exist_ok=True)
-            if not os.access(home, os.W_OK | os.X_OK):
-                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        except OSError as error:
-            raise ConfigError(
-                f"Prefect's folder '{home}' can't be used ({error}); set PREFECT_HOME to a folder that this user can "
-                f"write"
-            ) from error
+        _require_home(home)
         try:
             path = home / ".penstock-start.lock"
             try:
@@ -273,6 +265,24 @@ def _turn_to_start() -> Iterator[None]:
         except OSError:
             pass  # No lock is to be had here: two servers that start at once are rare.
         yield
+
+
+def require_folders() -> None:
+    """Raise ConfigError if a server could not use Prefect's folder, or this user's configuration folder."""
+    _auth_string()
+    _require_home(_home())
+
+
+def _require_home(home: Path) -> None:
+    """Make Prefect's home folder unless it is there; ConfigError if it can't be written."""
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        if not os.access(home, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise ConfigError(
+            f"Prefect's folder '{home}' can't be used ({error}); set PREFECT_HOME to a folder that this user can write"
+        ) from error
 
 
 def _home() -> Path:

@@ -6,7 +6,6 @@ Neither Prefect nor Dask is imported, and torch only for a policy. Nothing is wr
 from __future__ import annotations
 
 import html
-import os
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from penstock.flows.display.summary import driver_line, outcome, round_return
@@ -18,6 +17,8 @@ from penstock.tasks.analysis.tables import episode_table, evaluation_table, snap
 from penstock.tasks.setup.config.replay import build_stored_config
 
 if TYPE_CHECKING:
+    import os
+
     import pandas as pd
     import pyarrow as pa
     from matplotlib.axes import Axes
@@ -51,7 +52,7 @@ class Run:
     """
 
     def __init__(self, run: str | os.PathLike[str], store: str | os.PathLike[str] | None = None) -> None:
-        self._folder = open_run(os.fspath(run), None if store is None else os.fspath(store))
+        self._folder = open_run(run, store)
         self._stages: list[Stage] = []
         self._episodes: list[pa.Table] = []
         """A table for each stage."""

@@ -1,4 +1,4 @@
-"""`penstock check-env` and `check-algorithm`: run the checks, and print their reports."""
+"""Finds what `penstock check-env` and `check-algorithm` check, runs the checks, and prints their reports."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from penstock.native.conformance.runner import check_header, check_id
 from penstock.native.sockets.client import ADDRESS_VARIABLE
 from penstock.native.sockets.source import PREFIX as SOCKET
 from penstock.storage.errors import ConfigError
-from penstock.tasks.conformance.runner import check_algorithm
+from penstock.tasks.conformance.small_run import small_run
 from penstock.tasks.environments.local_modules import search_working_directory
 from penstock.tasks.environments.typed_settings import arguments_of
 from penstock.tasks.environments.wrappers import wrappers_of
-from penstock.tasks.model.algorithms.custom import name_in_file
 from penstock.tasks.setup.config.custom_algorithm import CUSTOM
 from penstock.tasks.setup.config.loading import (
     REPLAY_PRESETS_FOLDER,
@@ -31,12 +30,13 @@ from penstock.tasks.setup.config.replay import ReplayConfig, build_replay_config
 from penstock.tasks.setup.config.run import TrainConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from rich.console import Console
 
     from penstock.native.conformance.report import Report
     from penstock.tasks.setup.config.environment import EnvironmentSettings
+    from penstock.tasks.setup.config.run import RunConfig
 
 
 _ENVIRONMENT = "CartPole-v1"
@@ -61,6 +61,7 @@ def check(
     address: str | None = None,
     tls_certificate: str | None = None,
     settings: Sequence[str] = (),
+    announce: Callable[[], object] = lambda: None,
     **options: Any,
 ) -> list[Report]:
     """Check the environment that the user names: a file if there is one of that name, otherwise an id.
@@ -72,6 +73,7 @@ def check(
         address: of a server.
         tls_certificate: of that server.
         settings: those of a run's environment, as typed: of one that another library steps.
+        announce: called before the checks, which take a while, when no mistake was found.
         options: of a header.
 
     Raises:
@@ -95,6 +97,7 @@ def check(
     if Path(target).is_file():
         if settings:
             raise ConfigError(f"{settings[0]} is given, and {target} is a header: leave it out")
+        announce()
         try:
             return check_header(Path(target), resources=resources, sanitize=sanitize, **options)
         except CompilerNotFoundError as error:
@@ -104,7 +107,7 @@ def check(
     if ":" in target:  # module:Id
         search_working_directory()
     try:
-        return [check_id(target, given | _arguments(target, settings))]
+        return [check_id(target, given | _arguments(target, settings), announce)]
     except ValueError as error:
         if Path(target).is_dir():
             below = (path for pattern in ("*.hpp", "*/*.hpp", "*/*/*.hpp") for path in Path(target).glob(pattern))
@@ -156,7 +159,13 @@ def print_reports(reports: list[Report], console: Console) -> None:
         console.print(f"{failed} failed" if failed else "all is well", style="red" if failed else "green")
 
 
-def check_one_algorithm(target: str, environment_id: str | None, options: Sequence[str]) -> Report:
+def check_one_algorithm(
+    target: str,
+    environment_id: str | None,
+    options: Sequence[str],
+    *,
+    announce: Callable[[], object] = lambda: None,
+) -> Report:
     """Check the algorithm that the user names: a file, `file.py:Class`, `module:Class`, a built-in one, or a preset.
 
     Args:
@@ -164,24 +173,41 @@ def check_one_algorithm(target: str, environment_id: str | None, options: Sequen
         environment_id: provides the rows; None for the preset's own, and for one that the algorithm can act in where it
             has none.
         options: settings of the algorithm, and those of the environment; of a preset, any.
+        announce: called before torch is imported and the checks begin, when no mistake was found.
 
     Raises:
         ConfigError: it does not exist, its settings are wrong, or it can't be constructed.
     """
+    config, environment = _algorithm_and_environment(target, environment_id, options)
+    small_run(config, environment)
+    announce()
+    from penstock.tasks.conformance.runner import check_algorithm
+
+    return check_algorithm(config, environment)
+
+
+def _algorithm_and_environment(
+    target: str, environment_id: str | None, options: Sequence[str]
+) -> tuple[RunConfig, EnvironmentSettings]:
+    """Return settings with the algorithm, and the environment that it is checked in; as `check_one_algorithm`."""
     trained, replayed = (choices_of(kind.model_fields["algorithm"].annotation) for kind in (TrainConfig, ReplayConfig))
     if target in presets() and target not in trained | replayed:
         config = configured(target, options, {})
         given = parse_overrides(options, TrainConfig).get("environment", {})
         if environment_id:
-            return check_algorithm(config, _environment(given, environment_id, config.algorithm.name))
-        return check_algorithm(config, config.environment)
+            return (config, _environment(given, environment_id, config.algorithm.name))
+        return (config, config.environment)
     if target in presets(REPLAY_PRESETS_FOLDER):
         base = load_preset(target, REPLAY_PRESETS_FOLDER) | {"source": {"runs": ["any"]}}
         overrides = parse_overrides(options, ReplayConfig)
         replay = build_replay_config(with_overrides(base, overrides))
-        return check_algorithm(replay, _environment({}, environment_id, replay.algorithm.name))
+        return (replay, _environment({}, environment_id, replay.algorithm.name))
     file, _, class_name = target.partition(":")
-    name = name_in_file(Path(file), class_name) if Path(file).suffix == ".py" else target
+    name = target
+    if Path(file).suffix == ".py":
+        from penstock.tasks.model.algorithms.custom import name_in_file  # imports torch, as the file does
+
+        name = name_in_file(Path(file), class_name)
     if ":" not in name and name not in trained | replayed:
         known = ", ".join(known for known in trained | replayed if known != CUSTOM)
         raise ConfigError(
@@ -195,8 +221,8 @@ def check_one_algorithm(target: str, environment_id: str | None, options: Sequen
     environment = _environment(overrides.get("environment", {}), environment_id, name)
     values = {"algorithm": {**overrides.get("algorithm", {}), "name": name}}
     if is_replayed:
-        return check_algorithm(build_replay_config({"source": {"runs": ["any"]}, **values}), environment)
-    return check_algorithm(build_config(values), environment)
+        return (build_replay_config({"source": {"runs": ["any"]}, **values}), environment)
+    return (build_config(values), environment)
 
 
 def _environment(given: Mapping[str, Any], environment_id: str | None, algorithm: str) -> EnvironmentSettings:

@@ -33,10 +33,12 @@ def copy(
     from penstock.storage.runs.copying import copy_run, made_copy
     from penstock.storage.runs.run import RunFolder
     from penstock.storage.stores.open import open_store
+    from penstock.storage.stores.probe import require_writable
 
     source, target = RunFolder(open_store(store or USUAL_STORE), run), RunFolder(open_store(to), name or run)
     report = made_copy(source, target)
     if report is None:
+        require_writable(target.root)
         with Working(f"copying run {run} to {to}", quiet=as_json) as working:
             report = copy_run(source, target, working.update)
     if as_json:
@@ -72,12 +74,14 @@ def fork(
     from penstock.storage.runs.continuing.forking import fork_run, require_forkable
     from penstock.storage.runs.run import RunFolder
     from penstock.storage.stores.open import open_store
+    from penstock.storage.stores.probe import require_writable
     from penstock.tasks.data.input.window_stages import require_shards
 
     where = store or USUAL_STORE
     source, target = RunFolder(open_store(where), run), RunFolder(open_store(to or where), name)
     require_forkable(source, target, from_stage)
     require_shards(source, from_stage + 1)
+    require_writable(target.root)
     with Working(f"copying run {run} up to stage {from_stage}", quiet=as_json) as working:
         report = fork_run(source, target, from_stage, working.update)
     if as_json:
@@ -105,12 +109,14 @@ def import_(
     """
     from penstock.storage.runs.run import RunFolder
     from penstock.storage.stores.open import open_store
+    from penstock.storage.stores.probe import require_writable
     from penstock.tasks.data.datasets.minari import check_import, import_dataset
 
     if of != "minari":
         raise ConfigError(f"the format {of!r} is not known, expected 'minari'")
     run = RunFolder(open_store(store or USUAL_STORE), name)
     check_import(run, path)
+    require_writable(run.root)
     with Working(f"importing {path} as run {name}", quiet=as_json):
         counts = asdict(import_dataset(run, path))
     print_counts("imported", counts, as_json)

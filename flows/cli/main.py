@@ -10,6 +10,7 @@ import io
 import json
 import os
 import sys
+import warnings
 from gc import set_threshold
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,6 +21,7 @@ from rich.console import Console
 import penstock
 from penstock.flows.api.interrupts import INTERRUPTED_STATUS
 from penstock.flows.cli import floorplans
+from penstock.flows.cli.environments.check import check_algorithm, check_env
 from penstock.flows.cli.environments.envs import envs, serve_env
 from penstock.flows.cli.environments.new_env import new_env
 from penstock.flows.cli.exchange import copy, fork, import_
@@ -35,7 +37,7 @@ from penstock.flows.cli.verify import verify
 from penstock.flows.display.after_stop import after_stop
 from penstock.flows.display.amounts import amount
 from penstock.flows.display.console import print_table
-from penstock.flows.display.plain import plain
+from penstock.flows.display.plain import plain, show_warning
 from penstock.flows.display.working import Working
 from penstock.storage.errors import ConfigError, PenstockError
 from penstock.storage.runs.run import USUAL_STORE, RunFolder
@@ -109,6 +111,8 @@ def runs(store: Store = None, as_json: AsJson = False) -> None:
             f"there is no folder {file.parent}; --store takes the folder or s3:// address that holds runs"
         )
     found = list_runs(root)
+    if not found and root.exists("run.json"):
+        raise ConfigError(f"{where} is a run itself, expected the folder or address that holds it: leave its name out")
     if as_json:
         _print_json([asdict(run) for run in found])
         return
@@ -188,6 +192,10 @@ def evaluate(
         trust_run(where, run)
     if follow:
         RunFolder(open_store(where), run).load()
+        if "PREFECT_API_URL" in os.environ:
+            from penstock.flows.api.prefect_answers import require_prefect
+
+            require_prefect(os.environ["PREFECT_API_URL"])
         show = json.dumps if as_json else _evaluation_line
         with Working(f"evaluating the commits of run {run} as they appear", quiet=as_json):
             follow_run(where, run, episodes, key, idle_seconds, lambda result: typer.echo(show(result)))
@@ -248,6 +256,8 @@ def gc(
     Console().print(f"{verb} {amount(report.objects, 'objects')}, {report.nbytes:,} bytes", highlight=False)
 
 
+app.command("check-env", context_settings=_OVERRIDES)(check_env)
+app.command("check-algorithm", context_settings=_OVERRIDES)(check_algorithm)
 app.command("export")(export)
 app.command("import")(import_)
 
@@ -291,81 +301,6 @@ def serve(
     serve_deployments(
         store, file or PREFECT_FILE, port, lambda text: Console().print(text, highlight=False, markup=False)
     )
-
-
-@app.command("check-env", context_settings=_OVERRIDES)
-def check_env(
-    context: typer.Context,
-    target: Annotated[str, typer.Argument(help="A header with environments, or an id.")],
-    environment: Annotated[list[str] | None, typer.Option(help="C++ name, for a header that exports none.")] = None,
-    flag: Annotated[list[str] | None, typer.Option(help="Compiler flag; may be repeated: --flag=-O1.")] = None,
-    include_dir: Annotated[list[Path] | None, typer.Option(help="Folder of other headers; may be repeated.")] = None,
-    library: Annotated[list[str] | None, typer.Option(help="Library to link; may be repeated.")] = None,
-    resources: Annotated[str, typer.Option(help="Folder that the environments' library is loaded with.")] = "",
-    sanitize: Annotated[bool, typer.Option(help="Run the header's environments under sanitizers too.")] = True,
-    address: Annotated[
-        str | None, typer.Option(help="Address of the server of a socket/NAME: host:port or unix:/path.")
-    ] = None,
-    tls_certificate: Annotated[str | None, typer.Option(help="PEM file of that server's certificate.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Check an environment, or a header of one.
-
-    Its contract, its spaces, its seeds, saving, threads, memory and speed.
-    One of another library takes --environment.structured true, .action-mask info, .wrappers LIST, .settings.NAME VALUE.
-    """
-    with Working(f"checking {target}", quiet=as_json):
-        from penstock.flows.cli.check import check, print_reports
-
-        reports = check(
-            target,
-            environments=environment or (),
-            flags=flag or (),
-            include_dirs=include_dir or (),
-            libraries=library or (),
-            resources=resources,
-            sanitize=sanitize,
-            address=address,
-            tls_certificate=tls_certificate,
-            settings=context.args,
-        )
-    if as_json:
-        _print_json([report.as_json() for report in reports])
-    else:
-        print_reports(reports, Console())
-    if not all(report.passed for report in reports):
-        raise typer.Exit(1)
-
-
-@app.command("check-algorithm", context_settings=_OVERRIDES)
-def check_algorithm(
-    context: typer.Context,
-    target: Annotated[str, typer.Argument(help="module:Class, a file, file.py:Class, a built-in one, or a preset.")],
-    env: Annotated[
-        str | None,
-        typer.Option(
-            help="Environment that provides the rows.",
-            show_default="the preset's, or one that fits",
-        ),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Check an algorithm on rows that it acts itself.
-
-    Ratio, purity, statistics, parts, bootstraps, greedy actions.
-    Its settings can be given as options: --algorithm.discount 0.9.
-    """
-    where = f" on {env}" if env else ""
-    with Working(f"checking {target}{where} (torch is loaded first)", quiet=as_json):
-        from penstock.flows.cli.check import check_one_algorithm, print_reports
-
-        report = check_one_algorithm(target, env, context.args)
-    if as_json:
-        _print_json(report.as_json())
-    else:
-        print_reports([report], Console())
-    if not report.passed:
-        raise typer.Exit(1)
 
 
 @app.command(context_settings=_OVERRIDES)
@@ -437,6 +372,7 @@ def settings(
 def main() -> None:
     """Run the command; an error that Penstock raises on purpose is one message, never a traceback."""
     set_threshold(_COLLECTED_AFTER)
+    warnings.showwarning = show_warning
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a path or a name may have what the terminal's encoding has not
             stream.reconfigure(errors="backslashreplace")

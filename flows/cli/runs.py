@@ -122,21 +122,18 @@ def follow_run(
 ) -> None:
     """Evaluate every commit of a run as it comes; `show` gets each result.
 
-    With `PREFECT_API_URL` this is a flow run. Without, no server is started for it: the server of `penstock train` on
-    this machine needs its database exclusively.
+    With `PREFECT_API_URL`, at which a server must answer, this is a flow run. Without, no server is started for it: the
+    server of `penstock train` on this machine needs its database exclusively.
 
     Raises:
         RunNotFoundError: no run has that name.
-        PenstockError: no server answers at `PREFECT_API_URL`.
         RunIdleError: the run is unfinished, and no stage was committed for `idle_seconds` after the newest evaluation.
     """
     folder = RunFolder(open_store(store), run)
     folder.load()
     if "PREFECT_API_URL" in os.environ:
-        from penstock.flows.api.prefect_answers import require_prefect
         from penstock.flows.api.surroundings import flush_prefect, quieten_prefect
 
-        require_prefect(os.environ["PREFECT_API_URL"])
         quieten_prefect()
         from penstock.flows.evaluate import evaluate
 

@@ -17,6 +17,8 @@ from penstock.storage.runs.run import USUAL_STORE
 from penstock.tasks.roles.worker.fork_server import start_fork_server, stop_fork_server
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from penstock.flows.display.console import Panel
     from penstock.flows.display.summary import FlowResult
     from penstock.tasks.setup.config.run import RunConfig
@@ -75,9 +77,8 @@ def train(
     if init_from is not None:
         given["init_from"] = _initial(init_from)
     config = configured(preset, context.args, {key: value for key, value in given.items() if value is not None})
-    for note in notes_on_preset(preset, context.args, config):
-        typer.echo(plain(note), err=True)
-    _drive(config, "refuse", as_json=as_json)
+    notes = notes_on_preset(preset, context.args, config)
+    _drive(config, "refuse", as_json=as_json, notes=notes)
 
 
 def replay(
@@ -183,14 +184,20 @@ def _start_workers_import(scheduler: str | None) -> None:
         start_fork_server()
 
 
-def _drive(config: RunConfig, if_exists: IfExists, *, as_json: bool) -> None:
-    """Drive a run to its end, and print its result."""
+def _drive(config: RunConfig, if_exists: IfExists, *, as_json: bool, notes: Sequence[str] = ()) -> None:
+    """Drive a run to its end, and print its result; notes are printed before it starts, if it is not refused."""
     if config.cluster.scheduler or config.cluster.schedulers:
         stop_fork_server()
     from penstock.flows.api.drive import run_here
 
     show = partial(print_result, as_json=as_json)
-    show(run_here(config, if_exists, progress_panel(as_json=as_json), before_exit=show))
+
+    def say_notes() -> None:
+        for note in notes:
+            typer.echo(plain(note), err=True)
+
+    panel = progress_panel(as_json=as_json)
+    show(run_here(config, if_exists, panel, before_exit=show, before_start=say_notes))
 
 
 def progress_panel(*, as_json: bool) -> Panel:

@@ -166,4 +166,10 @@ def _spec(env_id: str) -> EnvSpec:
     except gymnasium.error.Error as error:
         said = str(error).removesuffix(".")
         near = similar_ids(name, gymnasium.registry)
-        raise ValueError(f"Gymnasium has no environment {env_id!r}: {said}{where_to_look(near)}") from error
+        if not module:
+            raise ValueError(f"Gymnasium has no environment {env_id!r}: {said}{where_to_look(near)}") from error
+        similar = f"; similar: {', '.join(f'{module}:{each}' for each in near)}" if near else ""
+        raise ValueError(
+            f"Gymnasium has no environment {env_id!r}: {said}; after the colon goes an id that {module} registers "
+            f"(gymnasium.register), not the name of a class{similar}"
+        ) from error

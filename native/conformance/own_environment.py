@@ -13,7 +13,7 @@ from gymnasium.spaces.utils import flatten
 from gymnasium.utils.env_checker import check_env
 
 from penstock.native.adapters.gymnasium import PREFIX as GYMNASIUM
-from penstock.native.adapters.gymnasium import gymnasium_knows
+from penstock.native.adapters.gymnasium import gymnasium_knows, gymnasium_types
 from penstock.native.adapters.one_array import MASK, is_one_array
 from penstock.native.conformance.served_environment import ServedEnvironment
 from penstock.native.sockets.source import PREFIX as SOCKET
@@ -113,6 +113,7 @@ def own_environment(environment_id: str, settings: Mapping[str, Any]) -> OwnEnvi
     name = environment_id.removeprefix(GYMNASIUM)
     if not gymnasium_knows(name):
         return None
+    gymnasium_types(name)  # or ValueError, of an id that there is not
     of_pools = ("wrappers", "vectorization_mode")
     given = {name: value for name, value in settings.items() if name not in of_pools}
 

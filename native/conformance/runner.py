@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from contextlib import closing
+from contextlib import ExitStack, closing
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from penstock.native.registry.registry import is_native, make
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 
 def check_header(
@@ -60,33 +60,41 @@ def check_header(
     return reports
 
 
-def check_id(environment_id: str, settings: Mapping[str, Any] = MappingProxyType({})) -> Report:
+def check_id(
+    environment_id: str,
+    settings: Mapping[str, Any] = MappingProxyType({}),
+    announce: Callable[[], object] = lambda: None,
+) -> Report:
     """Check an environment by its id; one that another library steps has fewer checks.
 
     Args:
         environment_id: As `native.make` takes it.
         settings: Of one that another library steps, as `native.make` takes them: `structured` and `action_mask`, which
             are found out of Gymnasium's and a server's where they are left out, `wrappers`, `address` and so on.
+        announce: Called before the checks, when the environment could be made.
 
     Raises:
         ValueError: There is none of that id, or it cannot be made with these settings.
     """
     if not is_native(environment_id):
-        return _check_wrapped(environment_id, settings)
+        return _check_wrapped(environment_id, settings, announce)
     make(environment_id, 1, one_array=True, **settings).close()
     if settings:
         raise ValueError(
             f"{environment_id} is checked with its own settings, and {', '.join(settings)} is given: leave it out"
         )
+    announce()
     checks = tuple(check() for _, check in native_checks(environment_id))
     broken = any(check.outcome == "fail" for check in checks)
     return Report(environment_id, checks, {} if broken else measured(environment_id))
 
 
-def _check_wrapped(environment_id: str, settings: Mapping[str, Any]) -> Report:
+def _check_wrapped(environment_id: str, settings: Mapping[str, Any], announce: Callable[[], object]) -> Report:
     """Check one that another library steps, as a run with these settings and those that it needs."""
-    with closing(CheckedWrapped(environment_id, settings)) as wrapped, warnings.catch_warnings():
+    with warnings.catch_warnings(), ExitStack() as stack:
         warnings.simplefilter("ignore")  # Gymnasium's, of what the checks report
+        wrapped = stack.enter_context(closing(CheckedWrapped(environment_id, settings)))
+        announce()
         found = tuple(outcome(name, check) for name, check in wrapped.checks())
         failed = any(check.outcome == "fail" for check in found)
         return Report(environment_id, found, {} if failed else wrapped.measure())

@@ -29,7 +29,7 @@ from penstock.native.floorplan.proposals import (
     Proposals,
     proposals_for,
 )
-from penstock.native.floorplan.searching import AnnealResult, anneal, descend
+from penstock.native.floorplan.searching import AnnealResult, anneal, check_annealing, descend
 from penstock.native.floorplan.synthetic import BlockSpec, generate_block
 
 __all__ = [
@@ -49,6 +49,7 @@ __all__ = [
     "Proposals",
     "anneal",
     "cells_of",
+    "check_annealing",
     "create_placement_cost",
     "descend",
     "draw",

@@ -100,8 +100,7 @@ def anneal(
             temperature at which this one ends.
         on_progress: Called now and then with the numbers of moves judged and of all.
     """
-    _check_weights(weights)
-    first_temperature, last_temperature = temperatures_of(plc, proposals, first_temperature, last_temperature)
+    first_temperature, last_temperature = check_annealing(plc, proposals, weights, first_temperature, last_temperature)
     if soft_every is None:
         soft_every = 0 if proposals.move_soft else max(2000, moves // 50)
     if moves < 0 or soft_every < 0 or points < 1:
@@ -122,6 +121,18 @@ def anneal(
         on_progress,
     )
     return AnnealResult(**found)
+
+
+def check_annealing(
+    plc: PlacementCost,
+    proposals: Proposals,
+    weights: tuple[float, float, float],
+    first_temperature: float | None,
+    last_temperature: float | None,
+) -> tuple[float, float]:
+    """Return the temperatures as `temperatures_of` does; ValueError as there, or if the weights are none."""
+    _check_weights(weights)
+    return temperatures_of(plc, proposals, first_temperature, last_temperature)
 
 
 def temperatures_of(

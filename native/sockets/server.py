@@ -272,8 +272,21 @@ def read_hello(body: memoryview, token: bytes = b"") -> Hello:
     return Hello(version, num_envs, limit, texts[:token_bytes], name, settings, wishes == wire.MASKS)
 
 
-def serve_id(env_id: str, address: str, seed_bits: int = 64, tls: tuple[str, str] | None = None) -> EnvironmentServer:
+def serve_id(
+    env_id: str,
+    address: str,
+    seed_bits: int = 64,
+    tls: tuple[str, str] | None = None,
+    announce: Callable[[], object] = lambda: None,
+) -> EnvironmentServer:
     """Return a server of an environment in Gymnasium's registry, which is made once to see that it can be.
+
+    Args:
+        env_id: The id.
+        address: As `EnvironmentServer`.
+        seed_bits: Likewise.
+        tls: Likewise.
+        announce: Called before the environment is made, which may take a while.
 
     Raises:
         ValueError: Gymnasium has no such id, can't make it, or it does not fit the protocol; or as `EnvironmentServer`.
@@ -284,12 +297,17 @@ def serve_id(env_id: str, address: str, seed_bits: int = 64, tls: tuple[str, str
     def make(**settings: Any) -> Any:
         return gymnasium.make(env_id, disable_env_checker=True, **settings)
 
-    try:
-        Batch(make, {}, 1, 0, takes_limit=True, seed_bits=seed_bits).close()
-    except RefusedError as error:
-        raise ValueError(f"{env_id} can't be served: {error}") from error
     name = env_id.rpartition(":")[2]
-    return EnvironmentServer(make, name, address, takes_limit=True, seed_bits=seed_bits, tls=tls)
+    server = EnvironmentServer(make, name, address, takes_limit=True, seed_bits=seed_bits, tls=tls)
+    with contextlib.ExitStack() as stack:
+        stack.callback(server.close)
+        announce()
+        try:
+            Batch(make, {}, 1, 0, takes_limit=True, seed_bits=seed_bits).close()
+        except RefusedError as error:
+            raise ValueError(f"{env_id} can't be served: {error}") from error
+        stack.pop_all()
+    return server
 
 
 def _answer(connection: socket.socket, batch: Batch) -> bool:

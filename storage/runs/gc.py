@@ -15,7 +15,13 @@ from penstock.storage import system
 from penstock.storage.errors import ConfigError, LeaseHeldError, RunNotFoundError
 from penstock.storage.refs import DIFFERENCES, stage_of_name, version_of_name
 from penstock.storage.runs.lease import acquire
-from penstock.storage.runs.reader_claims import keep_shards_from, living_claims, recorded_claims, shards_kept_from
+from penstock.storage.runs.reader_claims import (
+    claims_of_this_host,
+    keep_shards_from,
+    living_claims,
+    recorded_claims,
+    shards_kept_from,
+)
 from penstock.storage.runs.run import RunFolder, best_version, run_names
 
 if TYPE_CHECKING:
@@ -62,7 +68,7 @@ def collect(
         run: a run that no flow drives.
         keep_checkpoints: the newest so many commits keep their checkpoints, snapshots and environment states; so does
             the commit with the best evaluation.
-        dry_run: only report; needs no lease, and of what reads it knows unfinished replays alone.
+        dry_run: only report; needs no lease, and of what reads it knows unfinished replays and this host's readers.
         drop_shards_before: remove the shards of earlier stages too, permanently; None drops no more than before.
         on_progress: called with the numbers of removed objects and of all that are to be removed.
 
@@ -98,13 +104,14 @@ def first_kept(run: RunFolder, drop_shards_before: int | None = None) -> int:
 
     Raises:
         ConfigError: shards of stages that are not committed would be dropped.
-        LeaseHeldError: an unfinished replay needs them. A reader's claim may be that of one which is gone: not judged.
+        LeaseHeldError: an unfinished replay needs them, or a reader whose process lives on this host. Others' claims
+            are not judged: they may be of readers that are gone.
         RunNotFoundError: the run does not exist.
         CorruptObjectError: the log can't be trusted.
     """
     kept_from = _first_asked(run, drop_shards_before)
     if kept_from > shards_kept_from(run.store):
-        _refuse_if_needed(run, kept_from, [])
+        _refuse_if_needed(run, kept_from, claims_of_this_host(run.store))
     return kept_from
 
 

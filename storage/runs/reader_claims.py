@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING
 from penstock.storage import system
 from penstock.storage.digest import canonical_json, parse_json
 from penstock.storage.errors import ConfigError, CorruptObjectError, LeaseHeldError, ObjectNotFoundError, StoreError
-from penstock.storage.runs.lease import LEASE, acquire, begin
+from penstock.storage.runs.lease import LEASE, acquire, begin, driver
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.storage.runs.lease import LeaseKeeper
+    from penstock.storage.runs.lease import Lease, LeaseKeeper
     from penstock.storage.stores.protocol import Store
 
 FOLDER = "readers/"
@@ -132,10 +132,23 @@ def living_claims(store: Store) -> list[Claim]:
     return found
 
 
+def claims_of_this_host(store: Store) -> list[Claim]:
+    """Return the claims of readers in living processes of this host, after two reads of each; changes nothing."""
+    return [claim for claim, owner in _claims_with_owners(store) if owner.owner_process() == "alive"]
+
+
 def recorded_claims(store: Store) -> list[Claim]:
-    """Return the claims of all readers, live or not; changes nothing."""
-    readers = sorted({name.split("/")[1] for name in store.list(FOLDER) if name.endswith(f"/{_CLAIM}")})
-    return [claim for claim in (_claim(store.at(f"{FOLDER}{reader}"), reader) for reader in readers) if claim]
+    """Return the claims of all readers but those that are known to be gone; changes nothing."""
+    return [claim for claim, _ in _claims_with_owners(store)]
+
+
+def _claims_with_owners(store: Store) -> Iterator[tuple[Claim, Lease]]:
+    """Yield the claims of readers that are not known to be gone, and the leases of these."""
+    for reader in sorted({name.split("/")[1] for name in store.list(FOLDER) if name.endswith(f"/{_CLAIM}")}):
+        below = store.at(f"{FOLDER}{reader}")
+        owner, claim = driver(below), _claim(below, reader)
+        if owner is not None and claim is not None:
+            yield claim, owner
 
 
 def _decode(reader: str, data: bytes) -> Claim:

@@ -77,7 +77,11 @@ class RunFolder:
         if not _NAME.fullmatch(name):
             where, slash, last = name.rstrip("/").rpartition("/")
             is_path = slash and _NAME.fullmatch(last) and not where.endswith(":/")
-            hint = f"; a store is given apart, as in {last} --store {where or '/'}" if is_path else ""
+            hint = (
+                f"; a store is given apart: {last} --store {where or '/'} (in Python store={where or '/'!r})"
+                if is_path
+                else ""
+            )
             raise ConfigError(f"'{name}' can't name a run: expected {NAME_RULE}{hint}")
         self.root = root
         """The store that holds the runs."""
@@ -239,13 +243,18 @@ def digest_of_description(loaded: Mapping[str, object]) -> str:
     return digest(canonical_json(loaded))
 
 
-def open_run(run: str, store: str | None = None) -> RunFolder:
+def open_run(run: str | os.PathLike[str], store: str | os.PathLike[str] | None = None) -> RunFolder:
     """Open a run by the address of its folder, or by its name in a store.
 
     Raises:
-        ConfigError: the address names no run in a store.
+        ConfigError: the address names no run in a store, or is none.
         RunNotFoundError: there is no such run.
     """
+    for name, value in (("run", run), ("store", store or "")):
+        if not isinstance(value, str | os.PathLike):
+            expected = "a run's folder, its s3:// address or its name" if name == "run" else "a folder or an address"
+            raise ConfigError(f"{name} is {value!r}, expected {expected}")
+    run, store = os.fspath(run), None if store is None else os.fspath(store)
     where, _, name = run.rstrip("/").rpartition("/")
     if where and store is not None:
         raise ConfigError(f"run '{run}' is an address, and store '{store}' another one: give a name with a store")

@@ -57,6 +57,18 @@ def probe(store: Store) -> StoreGuarantees:
     return StoreGuarantees(writable=True, exclusive_create=exclusive)
 
 
+def require_writable(store: Store) -> None:
+    """Write, read and delete an object below `.probe/`; a few requests. Raises StoreError as `probe`."""
+    name = f".probe/{secrets.token_hex(8)}/written"
+    try:
+        _check_written(store, name)
+    except StoreError:
+        with contextlib.suppress(StoreError):  # the first error is more specific
+            store.delete([name])
+        raise
+    store.delete([name])
+
+
 def always_has_one_winner(store: Store) -> bool:
     """Return whether several more races to create one object have one winner each; about 40 requests.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from contextlib import contextmanager
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 from penstock.storage.errors import ConfigError
@@ -39,7 +40,7 @@ def require_file(path: Path) -> None:
     """Refuse a path that can't be that of a new or replaced file, before there is anything to write.
 
     Raises:
-        ConfigError: it is a folder, or in none.
+        ConfigError: it is a folder, or in none, or in one that can't be written.
     """
     try:
         is_folder, has_place = path.is_dir(), path.parent.is_dir()
@@ -48,6 +49,7 @@ def require_file(path: Path) -> None:
     if is_folder or not has_place:
         found = "is a folder" if is_folder else f"is in a folder that does not exist, '{path.parent}'"
         raise ConfigError(f"'{path}' {found}; expected the path of a file")
+    _require_writable(path.parent, path)
 
 
 def require_folder(path: Path, *, empty: bool = False) -> None:
@@ -69,3 +71,15 @@ def require_folder(path: Path, *, empty: bool = False) -> None:
         raise ConfigError(f"'{place}' is a file, expected a folder; choose a new path")
     if not all(name.endswith(PARTIAL) for name in names):
         raise ConfigError(f"'{path}' is a folder with files; an export needs a new path, or an empty folder")
+    _require_writable(place, path)
+
+
+def _require_writable(folder: Path, path: Path) -> None:
+    """Refuse a folder in which no file can be made: permissions alone do not say it."""
+    try:
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"'{path}' can't be written: no file can be made in '{folder}' ({error.strerror}); choose another folder"
+        ) from error

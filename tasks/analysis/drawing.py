@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,12 +32,17 @@ def drawn_pool(config: RunConfig, env: int = 0) -> tuple[Any, Callable[[], NDArr
         ConfigError: the environment can't be drawn; names the reason.
     """
     try:
-        pool = make_pool(config, 1, AutoresetMode.SAME_STEP, render_mode="rgb_array", first_env=env)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Gymnasium's, of an environment that has no such mode
+            pool = make_pool(config, 1, AutoresetMode.SAME_STEP, render_mode="rgb_array", first_env=env)
     except ConfigError:
         pool = make_pool(config, 1, AutoresetMode.SAME_STEP, first_env=env)
         if not _is_picture(pool.single_observation_space):
             pool.close()
-            raise ConfigError(f"there is no renderer for {config.environment.id}") from None
+            raise ConfigError(
+                f"there is no renderer for {config.environment.id}, expected one with the render_mode 'rgb_array' or "
+                f"observations that are pictures"
+            ) from None
         return pool, lambda: _as_picture(pool.observation[0])
     drawn: Any = pool
     return pool, lambda: np.asarray(drawn.render()[0], dtype=np.uint8)

@@ -15,23 +15,15 @@ from penstock.storage.runs.run import RunFolder
 from penstock.storage.stores.open import open_store
 from penstock.tasks.conformance.acting import ActingChecks
 from penstock.tasks.conformance.learning import LearningChecks
+from penstock.tasks.conformance.small_run import LIMITS, small_run
 from penstock.tasks.conformance.trial import Trial
-from penstock.tasks.environments.factory import make_pool
 from penstock.tasks.model.algorithms.registry import make_algorithm
 from penstock.tasks.runtime.run_context import RunContext
-from penstock.tasks.setup.config.loading import build_config
-from penstock.tasks.setup.config.run import TrainConfig
 from penstock.tasks.specs import EnvironmentSpec
 
 if TYPE_CHECKING:
     from penstock.tasks.setup.config.environment import EnvironmentSettings
     from penstock.tasks.setup.config.run import RunConfig
-
-_LIMITS = (12, 9, 20, 50)
-"""Time limits of an episode; the first one under which some episodes are truncated and others terminated is used."""
-
-_STEPS = 64
-"""Least steps of a round; with recurrent networks a round is a whole number of sequences."""
 
 
 def check_algorithm(config: RunConfig, environment: EnvironmentSettings) -> Report:
@@ -44,7 +36,7 @@ def check_algorithm(config: RunConfig, environment: EnvironmentSettings) -> Repo
     """
     torch.set_num_threads(1)  # as actors do; batches are small
     with TemporaryDirectory(prefix="penstock-check-") as folder:
-        trial = _trial(config, environment, Path(folder), _LIMITS[0])
+        trial = _trial(config, environment, Path(folder), LIMITS[0])
         acting = ActingChecks(trial)
         checks = [
             outcome("init is a function of the seed", acting.check_init, describe_error),
@@ -73,21 +65,8 @@ def check_algorithm(config: RunConfig, environment: EnvironmentSettings) -> Repo
 
 
 def _trial(config: RunConfig, environment: EnvironmentSettings, folder: Path, limit: int) -> Trial:
-    few = {"num_envs": 8, "envs_per_tile": 4, "max_episode_steps": limit}
-    steps = -(-_STEPS // config.algorithm.row_steps) * config.algorithm.row_steps
-    values: dict[str, object] = {
-        "name": "check",
-        "environment": environment.model_dump(exclude_unset=True) | few,
-        "schedule": {"round_steps": steps},
-    }
-    if isinstance(config, TrainConfig):
-        values["algorithm"] = config.algorithm.model_dump()
-    run = build_config(values)
-    pool = make_pool(run, 1)
-    # A replay's algorithm is none of this run's own, which `make_pool` has checked.
-    config.algorithm.check_environment(pool.environment)
-    described = EnvironmentSpec.from_pool(run.environment.id, dict(pool.environment), run.environment.num_envs)
-    pool.close()
+    run, formats = small_run(config, environment, limit)
+    described = EnvironmentSpec.from_pool(run.environment.id, dict(formats), run.environment.num_envs)
     context = RunContext(
         config=run,
         run=RunFolder(open_store(str(folder / "runs")), "check"),
@@ -100,7 +79,7 @@ def _trial(config: RunConfig, environment: EnvironmentSettings, folder: Path, li
 
 
 def _with_both_ends(trial: Trial, config: RunConfig, environment: EnvironmentSettings, folder: Path) -> Trial:
-    for limit in _LIMITS:
+    for limit in LIMITS:
         trial = _trial(config, environment, folder, limit)
         ends = [trial.ends(trajectory) for trajectory in trial.trajectories]
         if all(torch.cat([end[kind] for end in ends]).any() for kind in (0, 1)):

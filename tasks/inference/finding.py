@@ -6,7 +6,7 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
 from penstock.storage.errors import ConfigError
-from penstock.storage.runs.run import best_version, open_run
+from penstock.storage.runs.run import best_version, open_run, stored_evaluations
 from penstock.tasks.data.replay.given_episodes import require_learned
 from penstock.tasks.setup.config.consent import record_consent, require_consent
 
@@ -35,13 +35,16 @@ def parse_version(text: str) -> Version:
 def check_policy(run: str, version: Version, store: str | None, *, trust: bool) -> None:
     """Refuse the mistakes that `penstock.load_policy` finds in a few small reads, before torch is imported.
 
-    The best version is not looked for: all commits would be read twice. Arguments and errors as of that function.
+    The best version is not looked for, but for whether there is one: all commits would be read twice. Arguments and
+    errors as of that function.
     """
     folder = open_run(run, store)
     if trust:
         record_consent(folder)
     require_consent(folder)
-    find_snapshot(folder, "newest" if version == "best" else version)
+    newest, _ = find_snapshot(folder, "newest" if version == "best" else version)
+    if version == "best" and not _is_evaluated(folder, newest):
+        raise _not_evaluated(folder)
 
 
 def find_snapshot(run: RunFolder, version: Version) -> tuple[Commit, SnapshotRef]:
@@ -87,8 +90,18 @@ def _best_version(run: RunFolder, newest: Commit) -> int:
     """Return the version with the highest mean return among evaluations; of equal ones the newest."""
     best = best_version(run, map(run.log.read, range(newest.stage + 1)))
     if best is None:
-        raise ConfigError(
-            f"run '{run.name}' has no evaluation, so none of its versions is the best: "
-            f"`{run.command('evaluate')}` makes one, and schedule.evaluate_every_stages makes them while it trains"
-        )
+        raise _not_evaluated(run)
     return best
+
+
+def _is_evaluated(run: RunFolder, newest: Commit) -> bool:
+    """Return whether a version was evaluated, which one of the newest commits mostly says."""
+    commits = (run.log.read(stage) for stage in range(newest.stage, -1, -1))
+    return any(commit.evaluation is not None for commit in commits) or bool(stored_evaluations(run))
+
+
+def _not_evaluated(run: RunFolder) -> ConfigError:
+    return ConfigError(
+        f"run '{run.name}' has no evaluation, so none of its versions is the best: `{run.command('evaluate')}` makes "
+        f"one, and schedule.evaluate_every_stages makes them while it trains"
+    )

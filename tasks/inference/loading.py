@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -15,9 +14,13 @@ from penstock.tasks.data.snapshots.exchange import load_snapshot
 from penstock.tasks.inference.finding import find_snapshot
 from penstock.tasks.inference.policy import Origin, Policy
 from penstock.tasks.setup.config.consent import record_consent
+from penstock.tasks.setup.config.custom_algorithm import CustomAlgorithmSettings
 
 if TYPE_CHECKING:
+    import os
+
     from penstock.tasks.inference.finding import Version
+    from penstock.tasks.specs import Params
 
 
 def load_policy(
@@ -43,19 +46,22 @@ def load_policy(
     Raises:
         RunNotFoundError: there is no such run.
         ConfigError: nothing is committed yet; the version is not named by a commit, or was removed by `penstock gc`;
-            none was evaluated; or the device is not there, or the seed no number below 2**63.
+            none was evaluated; its parameters are not finite; or the device is not there, or the seed no number below
+            2**63.
         ConsentError: the run names code in the working directory, and is not trusted.
         CorruptObjectError: the snapshot was altered or cut short.
     """
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 1 << 63:
         raise ConfigError(f"seed is {seed!r}, expected a whole number from 0 to {(1 << 63) - 1}")
-    _require_device(device)
-    folder = open_run(os.fspath(run), None if store is None else os.fspath(store))
+    require_device(device)
+    folder = open_run(run, store)
     if trust:
         record_consent(folder)
     commit, ref = find_snapshot(folder, version)
     context = observer_context(folder, commit.stage)
     params = load_snapshot(context.cache.get_buffer(folder.store, ref), ref)
+    custom = isinstance(context.config.algorithm, CustomAlgorithmSettings)
+    _require_finite(params, f"version {ref.version} of run '{folder.name}'", infinite=custom)
     with closing(context.make_pool(1)) as pool:
         spaces = pool.single_observation_space, pool.own_action_space
     return Policy(
@@ -71,12 +77,25 @@ def load_policy(
     )
 
 
-def _require_device(device: str) -> None:
+def require_device(device: str) -> None:
+    """Raise ConfigError if torch has no such device here."""
     try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:  # the latter where torch was compiled without
+        torch.empty(0, device=torch.device(device))
+    except (RuntimeError, AssertionError, TypeError) as error:  # the second where torch was compiled without
         reason = str(error).partition("\n")[0]
         raise ConfigError(f"device '{device}': torch has none of that name here ({reason}); choose cpu") from error
+
+
+def _require_finite(params: Params, version: str, *, infinite: bool) -> None:
+    """Refuse parameters from which every network computes some action; those of a custom algorithm may be infinite."""
+    for group, named in params.items():
+        for name, tensor in named.items():
+            broken = torch.isnan(tensor) if infinite else ~torch.isfinite(tensor)
+            if count := int(broken.sum()):
+                raise ConfigError(
+                    f"{version} has parameters that are not finite, {count} of {tensor.numel()} in {group}.{name}, so "
+                    f"its actions mean nothing: its run diverged; choose an earlier version"
+                )
 
 
 def load_newer(policy: Policy) -> Policy | None:

@@ -270,7 +270,12 @@ class Policy:
 
     def _array_rows(self, observation: ArrayLike) -> tuple[NDArray[Any], bool]:
         spec = self.environment.observation
-        given = np.asarray(observation)
+        try:
+            given = np.asarray(observation)
+        except ValueError:
+            raise ValueError(
+                f"an observation of rows that differ in shape; {self.environment.name} has {spec.shape} in each"
+            ) from None
         single = given.shape == spec.shape
         if not single and (given.ndim != len(spec.shape) + 1 or given.shape[1:] != spec.shape):
             raise ValueError(

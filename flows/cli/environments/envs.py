@@ -81,12 +81,22 @@ def serve_env(
         )
         raise ConfigError(f"{given} is given without {missing}, expected both or neither")
     tls = None if tls_certificate is None or tls_key is None else (tls_certificate, tls_key)
-    with Working("making the environment", quiet=False):
+    from penstock.native.adapters.gymnasium import gymnasium_types
+    from penstock.tasks.environments.local_modules import search_working_directory
+
+    if ":" in environment_id:  # module:Id
+        search_working_directory()
+    try:
+        gymnasium_types(environment_id)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    with contextlib.ExitStack() as stack:
         from penstock.native.sockets.server import serve_id, written
 
         address = written(host, port) if unix is None else f"unix:{unix}"
         try:
-            server = serve_id(environment_id, address, seed_bits, tls)
+            working = Working("making the environment")
+            server = serve_id(environment_id, address, seed_bits, tls, lambda: stack.enter_context(working))
         except ValueError as error:
             raise ConfigError(str(error)) from error
         except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from pathlib import Path  # noqa: TC003  (typer reads annotations)
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -22,6 +23,7 @@ from penstock.flows.cli.floorplans.shared import (
     opened,
     placement_beside,
     refuse_another_block,
+    require_readable,
 )
 from penstock.storage.errors import ConfigError
 from penstock.storage.runs.run import USUAL_STORE
@@ -113,12 +115,15 @@ def anneal(
     """Search for a better placement by simulated annealing."""
     from penstock.flows.display.working import Working
 
-    with Working(f"annealing {placement}", "moves", quiet=as_json) as working, file_errors():
+    with ExitStack() as stack, file_errors():
         from penstock.native.floorplan import anneal as search
-        from penstock.native.floorplan import proposals_for
+        from penstock.native.floorplan import check_annealing, proposals_for
 
         check_output(out, *netlist.split(","), placement)
         plc = opened(netlist, placement)
+        drawn = proposals_for(plc, proposals)
+        check_annealing(plc, drawn, weights, first_temperature, last_temperature)
+        working = stack.enter_context(Working(f"annealing {placement}", "moves", quiet=as_json))
         if legalise:
             if not plc.legalize(only_hard=True):
                 raise ConfigError(f"{placement}: no legal placement was found near it; start from another")
@@ -131,7 +136,7 @@ def anneal(
             last_temperature=last_temperature,
             soft_every=soft_every,
             seed=seed,
-            proposals=proposals_for(plc, proposals),
+            proposals=drawn,
             weights=weights,
             on_progress=working.update,
         )
@@ -199,6 +204,8 @@ def group(
     from penstock.flows.display.working import Working
     from penstock.native.floorplan import group_netlist
 
+    with file_errors():
+        require_readable(netlist, placement)
     with Working(f"grouping {netlist}"), file_errors():
         paths = group_netlist(
             netlist, placement, folder, groups=groups, utilisation=utilisation, seed=seed, threads=threads

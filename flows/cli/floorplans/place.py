@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -62,13 +63,15 @@ def place(
     from penstock.flows.display.placing_panel import PlacingPanel
 
     placement = placement_beside(netlist, placement)
+    panel = PlacingPanel(str(placement), quiet=as_json)
     finished_before: bool | None = None
-    with PlacingPanel(str(placement), quiet=as_json) as panel, file_errors():
+    with ExitStack() as stack, file_errors():
         from penstock.native.floorplan import place as search
 
         def show(progress: PlaceProgress) -> None:
             nonlocal finished_before
-            if finished_before is None:
+            if finished_before is None:  # a mistake is an error before this is called
+                stack.enter_context(panel)
                 finished_before = 0 < progress.segments == progress.segments_done
             panel.update(progress)
 

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.flows.cli.floorplans.shared import AsJson, file_errors
+from penstock.flows.cli.floorplans.shared import AsJson, file_errors, require_readable
 from penstock.flows.display.amounts import amount
 from penstock.storage.errors import ConfigError
 from penstock.storage.runs.run import USUAL_STORE
@@ -47,9 +47,11 @@ def record(
     names = placement or ["best.plc"]
     blocks = [{"netlist": str(_netlist(folder)), "placement": str(folder / names[0])} for folder in folders]
     environment = {"blocks": blocks, "num_envs": len(blocks), "envs_per_tile": len(blocks)}
-    with Working(f"recording {len(blocks)} blocks as run {run}", quiet=as_json), file_errors():
+    with file_errors():
         given = build_config(merge(load_preset(_PRESET), {"name": run, "environment": environment}))
         config = with_digests(given)
+        require_readable(*(folder / name for folder in folders for name in names))
+    with Working(f"recording {len(blocks)} blocks as run {run}", quiet=as_json), file_errors():
         promise = {"same_bytes": True, "because": "placements give the same episodes", "where": "everywhere"}
         found = record_placements(
             RunFolder(open_store(store or USUAL_STORE), run),

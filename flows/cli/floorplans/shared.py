@@ -68,6 +68,16 @@ def check_output(out: Path, *inputs: str | Path) -> None:
             raise ConfigError(f"{out}: the result would replace what it is made of; choose another file")
 
 
+def require_readable(*files: str | Path) -> None:
+    """Refuse a file that can't be read, as its reader does later."""
+    for each in files:
+        try:
+            with Path(each).open("rb"):
+                pass
+        except OSError as error:
+            raise ConfigError(f"{each}: cannot be read ({error.strerror}), expected a file; check the path") from error
+
+
 def refuse_another_block(folder: Path, make: Callable[[Path], object]) -> None:
     """Refuse a folder with another block than the one that is about to be made: runs name a block by its bytes."""
     there = folder / "netlist.pb.txt"

@@ -33,6 +33,10 @@ def serve_policy(
 
     wanted = parse_version(version)
     check_policy(run, wanted, store, trust=trust)
+    if device != "cpu":  # the CPU is always there, and to ask for another one torch is imported
+        from penstock.tasks.inference.loading import require_device
+
+        require_device(device)
     listening = _listen(host, port)
     typer.echo(f"loading version {version} of run {run}", err=True)
     import torch

@@ -24,7 +24,7 @@ def load_callbacks(names: Iterable[str]) -> list[Callback]:
     Raises:
         ConfigError: one can't be imported or made, or follows nothing.
     """
-    return [_made(f"--callback {name}", found_callback(name)) for name in names]
+    return [_made(f"callback {name}", found_callback(name)) for name in names]
 
 
 def found_callback(name: str) -> Any:
@@ -35,16 +35,16 @@ def found_callback(name: str) -> Any:
         module = importlib.import_module(module_name)
     except Exception as error:
         raise ConfigError(
-            f"--callback {name}: importing {module_name} failed: {in_one_line(error)}; it is searched on Python's path "
+            f"callback {name}: importing {module_name} failed: {in_one_line(error)}; it is searched on Python's path "
             f"and in {folder}"
         ) from error
     found = getattr(module, attribute, None)
     if found is None:
         raise ConfigError(
-            f"--callback {name}: module {module_name} has no '{attribute}'; expected a callback or its class"
+            f"callback {name}: module {module_name} has no '{attribute}'; expected a callback or its class"
         )
-    _check_methods(f"--callback {name}: it", found)
-    _check_arguments(f"--callback {name}", found)
+    _check_methods(f"callback {name}: it", found)
+    _check_arguments(f"callback {name}", found)
     return found
 
 
@@ -105,7 +105,7 @@ def in_one_line(error: BaseException) -> str:
     except Exception:  # noqa: BLE001  (a user's exception may fail to say what it is)
         said = ""
     text = f"{type(error).__name__}: {said}".rstrip(": ")
-    if where is None:
+    if where is None or where.tb_frame.f_code.co_filename.startswith("<"):  # of Python itself
         return text
     return f"{text} ({Path(where.tb_frame.f_code.co_filename).name}, line {where.tb_lineno})"
 

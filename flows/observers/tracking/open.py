@@ -56,27 +56,27 @@ def _check_tracker(tracker: str) -> None:
     kind, _, where = tracker.partition(":")
     module = _MODULES.get(kind)
     if module is not None and find_spec(module) is None:
-        raise ConfigError(f"--track {tracker} needs a package: pip install 'penstock-rl[{kind}]'")
+        raise ConfigError(f"tracker {tracker} needs a package: pip install 'penstock-rl[{kind}]'")
     if module is not None:
         try:
             import_module(module)
         except Exception as error:
             raise ConfigError(
-                f"--track {tracker}: importing {module} failed: {in_one_line(error)}; install it with what it needs: "
+                f"tracker {tracker}: importing {module} failed: {in_one_line(error)}; install it with what it needs: "
                 f"pip install 'penstock-rl[{kind}]'"
             ) from error
     if kind == "tensorboard" and "://" in where:
-        raise ConfigError(f"--track {tracker}: expected a folder of this machine, such as tensorboard:logs")
+        raise ConfigError(f"tracker {tracker}: expected a folder of this machine, such as tensorboard:logs")
     if kind == "wandb" and not (is_offline() or has_key()):
         raise ConfigError(
-            f"--track {tracker}: found no key for Weights & Biases; type `wandb login`, set WANDB_API_KEY, or set "
+            f"tracker {tracker}: found no key for Weights & Biases; type `wandb login`, set WANDB_API_KEY, or set "
             f"WANDB_MODE=offline to write files that `wandb sync` sends later"
         )
     if kind == "mlflow":
         address = where or os.environ.get("MLFLOW_TRACKING_URI", "")
         if urlsplit(address).scheme not in {"http", "https"} or not urlsplit(address).hostname:
             raise ConfigError(
-                f"--track {kind}: expected the address of an MLflow server, as --track mlflow:http://HOST:5000 or in "
+                f"tracker {kind}: expected the address of an MLflow server, as mlflow:http://HOST:5000 or in "
                 f"MLFLOW_TRACKING_URI"
             )
 

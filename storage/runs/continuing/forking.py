@@ -199,13 +199,19 @@ def abandon_after(run: RunFolder, stage: int) -> dict[str, str]:
         The problem of each abandoned commit by the commit's name, newest first: it names what is damaged or missing.
 
     Raises:
-        ConfigError: there is no later commit, or one is intact: `fork_run` starts another run from an earlier stage.
+        ConfigError: there is no later commit, or the stage was not committed, or a later one is intact: `fork_run`
+            starts another run from an earlier stage.
         CorruptObjectError: the commit of the stage, one before it, or an object that it needs is damaged.
         LeaseHeldError: a flow drives the run.
-        ObjectNotFoundError: the stage was not committed.
     """
     genesis = run.genesis()
     with acquire(run.store, "resume from an earlier stage", _LEASE_TTL_SECONDS) as keeper:
+        newest = run.log.newest_stage()
+        if newest is not None and stage > newest:
+            raise ConfigError(
+                f"--from-stage {stage}: run '{run.name}' has committed stages 0 to {newest}; name one before the first "
+                f"that is damaged, or resume it without"
+            )
         *_, commit = run.log.chain(genesis, stage)
         if problem := _problem_of(run.store, commit):
             raise CorruptObjectError(f"--from-stage {stage}: this stage can't be resumed either: {problem}")

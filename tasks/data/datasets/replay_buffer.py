@@ -31,6 +31,8 @@ from penstock.tasks.data.input.run_selection import (
     requested_columns,
     requested_runs,
     requested_stages,
+    require_exponent,
+    require_state,
     shardless_message,
     whole_number,
 )
@@ -138,8 +140,7 @@ class StoredReplayBuffer:
         )
         seed = whole_number("seed", seed)
         for name, value in (("exponent", exponent), ("correction", correction)):
-            if not value >= 0:
-                raise ConfigError(f"{name} is {value}, expected 0 or more")
+            require_exponent(name, value)
         self._settings = {"capacity_rows": capacity_rows, "exponent": float(exponent)}
         self._correction = correction
         self._seed = seed
@@ -222,6 +223,7 @@ class StoredReplayBuffer:
 
         Raises:
             ConfigError: nothing is committed yet, or the shards have no column of that name.
+            ConfigError: `correction` is negative.
             ValueError: no row can be drawn: all priorities are 0, or `rows` is less than 1.
             CorruptObjectError: a shard was altered or cut short. The next call then draws the same rows.
         """
@@ -234,6 +236,8 @@ class StoredReplayBuffer:
                 f"the runs {', '.join(self._runs)} in {self._store.url} have committed no rows of the requested "
                 f"stages; wait until a stage is committed, and refresh()"
             )
+        if correction is not None:
+            require_exponent("correction", correction)
         draws = self._window.draws
         sample = self._window.sample(rows, correction)
         try:
@@ -257,8 +261,12 @@ class StoredReplayBuffer:
             priorities: `[n]`, not yet raised to the exponent.
 
         Raises:
-            ValueError: a priority is negative or not finite, or the lengths differ; nothing was changed.
+            ValueError: a priority is negative or not finite, or these are no tensors, or their lengths differ; nothing
+                was changed.
         """
+        for name, given in (("ids", ids), ("priorities", priorities)):
+            if not isinstance(given, Tensor):
+                raise ValueError(f"{name} is {given!r}, expected a tensor [n]")  # noqa: TRY004  (as of a wrong shape)
         if ids.shape != priorities.shape or ids.dim() != 1:
             raise ValueError(
                 f"ids {list(ids.shape)} and priorities {list(priorities.shape)}, expected two vectors of one length"
@@ -296,8 +304,7 @@ class StoredReplayBuffer:
             ConfigError: the state has another format, or comes from other runs, stages or settings, or its rows differ
                 from the committed ones.
         """
-        if state.get("format") != FORMAT:
-            raise ConfigError(f"the state's format is {state.get('format')!r}, expected '{FORMAT}'")
+        require_state(state, FORMAT)
         here = {
             "runs": list(self._runs),
             "stages": [self._stages.start, self._stages.stop],

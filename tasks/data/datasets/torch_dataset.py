@@ -27,6 +27,7 @@ from penstock.tasks.data.input.run_selection import (
     requested_columns,
     requested_runs,
     requested_stages,
+    require_state,
     shardless_message,
     stored_name,
     whole_number,
@@ -206,8 +207,7 @@ class TrajectoryDataset(IterableDataset[dict[str, Tensor]]):
             ConfigError: the state has another format, or comes from other runs, stages, commits or settings, so that
                 rows would be skipped or read twice.
         """
-        if state.get("format") != FORMAT:
-            raise ConfigError(f"the state's format is {state.get('format')!r}, expected '{FORMAT}'")
+        require_state(state, FORMAT)
         here = self.state_dict(0)
         # Earlier versions stored no digests.
         if lacking := sorted(here.keys() - {"digests"} - state.keys()):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from penstock.storage.errors import ConfigError
@@ -11,7 +13,7 @@ from penstock.storage.runs.reader_claims import reading, shards_kept_from
 from penstock.storage.runs.run import RunFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from penstock.storage.refs import ShardRef
     from penstock.storage.runs.commit_schema import Commit
@@ -88,6 +90,12 @@ def whole_number(name: str, value: Any, least: int = 0) -> int:
     return number
 
 
+def require_exponent(name: str, value: Any) -> None:
+    """Raise ConfigError if an exponent of prioritised replay is no number of 0 or more."""
+    if not isinstance(value, Real) or not float(value) >= 0:
+        raise ConfigError(f"{name} is {value!r}, expected a number of 0 or more")
+
+
 def requested_stages(stages: range | None) -> range:
     """Return the requested stages; None: all, including later ones.
 
@@ -101,10 +109,18 @@ def requested_stages(stages: range | None) -> range:
 
 def requested_runs(runs: str | Sequence[str]) -> tuple[str, ...]:
     """Return the names of the requested runs; ConfigError if there is none, or one is named twice."""
-    names = (runs,) if isinstance(runs, str) else tuple(runs)
-    if not names or len(set(names)) < len(names):
-        raise ConfigError(f"runs is {list(names)}, expected the names of one or several different runs")
+    names = (runs,) if isinstance(runs, str) else tuple(runs) if isinstance(runs, Iterable) else ()
+    if not names or len(set(names)) < len(names) or not all(isinstance(name, str) for name in names):
+        raise ConfigError(f"runs is {runs!r}, expected the names of one or several different runs")
     return names
+
+
+def require_state(state: object, expected_format: str) -> None:
+    """Raise ConfigError if a state that resumes a reader is no table, or has another format."""
+    if not isinstance(state, Mapping):
+        raise ConfigError(f"the state is {state!r}, expected what state_dict() returned")
+    if state.get("format") != expected_format:
+        raise ConfigError(f"the state's format is {state.get('format')!r}, expected '{expected_format}'")
 
 
 def requested_columns(columns: Sequence[str] | None) -> tuple[str, ...] | None:

@@ -266,6 +266,19 @@ def make_plan(root: Store, config: ReplayConfig) -> tuple[ReplayPlan, list[Sourc
     return plan, read
 
 
+def require_rows(root: Store, config: ReplayConfig) -> None:
+    """Refuse a selection of which no row is left. Where some are, the newest stages mostly show it, in a few reads.
+
+    Raises:
+        PenstockError: as `make_plan`.
+    """
+    for source in _sources(root, config):
+        newest = source.run.log.shard_table(source.last, source.last)
+        if _selected(source.run, source.config, newest, config.source, config.algorithm.row_steps).num_rows:
+            return
+    make_plan(root, config)
+
+
 def pin(root: Store, run: RunFolder, config: ReplayConfig) -> tuple[ReplayConfig, dict[str, Any]]:
     """Select the shards of a new replay, and store the list in its folder.
 

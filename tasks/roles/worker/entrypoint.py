@@ -11,6 +11,7 @@ import importlib
 import logging
 import signal
 import time
+import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -118,6 +119,8 @@ def dask_setup(_: object) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.getLogger("distributed.worker").addFilter(is_unreported)
+    # Of an environment's first reset and step, which the run's own process has made, and warned of, before.
+    warnings.filterwarnings("ignore", module=r"gymnasium\.utils\.passive_env_checker")
 
 
 async def warm_up() -> None:

@@ -53,8 +53,8 @@ def require_consent(run: RunFolder, *needed: str) -> dict[str, Any]:
     found, header, address, function = local_code(config), _header_of(config), _address_of(config), _function_of(config)
     code = ", ".join(f"{setting} = '{name}' ({origin})" for setting, name, origin in found)
     trust = (
-        f"since this user has not trained or trusted the run here. Read it, then add --trust once: "
-        f"`{run.command('evaluate', '--trust')}`"
+        f"since this user has not trained or trusted the run here. Read it, then add --trust (in Python trust=True) "
+        f"once: `{run.command('evaluate', '--trust')}`"
     )
     if header is not None:
         raise ConsentError(

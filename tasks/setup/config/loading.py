@@ -59,11 +59,14 @@ def load_preset(name: str, folder: Path = PRESETS_FOLDER) -> dict[str, Any]:
             f"no preset '{name}'; there are: {', '.join(presets(folder))}.{hint} The path of a .toml file works as well"
         )
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         is_python = path.suffix == ".py"
-        hint = "; an environment in Python is given by --environment.id my_module:MyEnv-v0" if is_python else ""
+        hint = "; an environment in Python is given as environment.id, such as my_module:MyEnv-v0" if is_python else ""
         raise ConfigError(f"preset '{path}' is not valid TOML: {error}{hint}") from error
+    if not values:
+        raise ConfigError(f"preset '{path}' has no settings, expected tables such as [environment]; write them into it")
+    return values
 
 
 def merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,8 +134,11 @@ def validate(kind: type[ConfigT], values: Mapping[str, Any]) -> ConfigT:
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        explained = "\n".join(_explain(kind, item) for item in error.errors() if item["loc"][-1:] != ("bool",))
-        raise ConfigError(explained) from None
+        explained: dict[str, None] = {}
+        for item in error.errors():
+            if item["loc"][-1:] != ("bool",):
+                explained[_explain(kind, item)] = None
+        raise ConfigError("\n".join(explained)) from None
 
 
 def choices_of(annotation: Any) -> dict[str, type[AlgorithmSettings]]:
@@ -156,6 +162,8 @@ def _explain(kind: type[RunConfig], item: Any) -> str:
         expected = " or ".join(repr(name) for name in choices if name != CUSTOM)
         return f"{field}.name = {item['input']['name']!r}: input should be {expected}, or a custom 'module:Class'"
     said = f"{item['msg'][0].lower()}{item['msg'][1:]}"
+    if path == ["init_from", "version"]:  # of a union, whose members have an error each
+        said = "expected 'newest', 'best' or the number of a version"
     if item["type"] == "string_pattern_mismatch" and path == ["name"]:
         said = f"expected {NAME_RULE}"
     elif item["type"] == "tuple_type" and isinstance(item["input"], str | int | float):
@@ -174,7 +182,7 @@ def _locate(kind: type[RunConfig], location: tuple[int | str, ...]) -> tuple[lis
         if part in (choices := choices_of(inside)):
             inside = choices[str(part)]
             continue
-        if part == "float" and not hasattr(inside, "model_fields"):
+        if not hasattr(inside, "model_fields") and (part in {"float", "int"} or str(part).startswith("literal[")):
             continue
         path.append(str(part))
         owner, fields = inside, getattr(inside, "model_fields", {})

@@ -368,7 +368,7 @@ def check_device(config: RunConfig) -> None:
     if not torch.cuda.is_available():
         raise ConfigError(
             f"distribution.device = 'cuda': torch {torch.__version__} finds no CUDA device on this machine; choose "
-            f"--device auto, which takes one where there is one, or a cluster whose workers have one (--scheduler)"
+            f"device 'auto', which takes one where there is one, or workers that have one (cluster.scheduler)"
         )
 
 

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from penstock.storage.errors import ConfigError, RunExistsError, RunFinishedError
 from penstock.storage.runs.continuing.leftovers import refuse_leftovers
 from penstock.storage.runs.lease import refuse_driven
-from penstock.storage.runs.run import RunFolder
+from penstock.storage.runs.run import RUN, RunFolder
 from penstock.storage.stores.open import open_store
 from penstock.storage.stores.probe import probe
 from penstock.storage.stores.reachable import require_endpoint
+from penstock.tasks.data.replay.plan import require_rows
 from penstock.tasks.environments.floorplan_blocks import require_whole_episodes
 from penstock.tasks.environments.header import with_header
+from penstock.tasks.setup.config.replay import ReplayConfig
 from penstock.tasks.setup.distribution.policies import AUTO
 from penstock.tasks.setup.planning.fence import check_fence
 from penstock.tasks.setup.planning.initial_parameters import read_initial
@@ -81,11 +83,16 @@ def resolve(config: RunConfig, if_exists: IfExists) -> ResolvedRun:
     policy = None if is_auto else check_distribution(config)
     root = open_store(config.store)
     require_endpoint(config.store)
+    run = RunFolder(root, config.name) if config.name else None
+    exists = run is not None and run.exists()
+    if run is not None and exists and if_exists == "refuse":
+        raise RunExistsError(
+            f"run '{run.name}' is in {root.url} already; `{run.command('resume')}` resumes it, or choose another name"
+        )
     check_device(config)
     unfit_if_new = check_environment(root, config)
     guarantees = probe(root)
-    run = RunFolder(root, config.name) if config.name else None
-    if run is None or not run.exists():
+    if run is None or not exists:
         if origin := getattr(config, "continues", None):
             raise ConfigError(
                 f"continues = {origin!r}: Penstock sets this where a population copies a run; leave it out, or "
@@ -93,18 +100,20 @@ def resolve(config: RunConfig, if_exists: IfExists) -> ResolvedRun:
             )
         if unfit_if_new:
             raise ConfigError(unfit_if_new)
+        if root.exists(RUN):
+            raise ConfigError(
+                f"store = '{root.url}' is the folder of a run, expected one that holds runs: leave the run's name out"
+            )
         if run is not None:
             refuse_driven(run.store)
             refuse_leftovers(run)
         check_reach(config, policy)
         require_whole_episodes(config.environment)
         read_initial(config)
+        if isinstance(config, ReplayConfig):
+            require_rows(root, config)
         is_fenced = check_fence(root, guarantees, config, None)
         return ResolvedRun(config, if_exists, root, exists=False, newest_stage=None, policy=policy, is_fenced=is_fenced)
-    if if_exists == "refuse":
-        raise RunExistsError(
-            f"run '{run.name}' is in {root.url} already; `{run.command('resume')}` resumes it, or choose another --name"
-        )
     newest = run.newest()
     if newest and newest.finished:
         raise RunFinishedError(

@@ -149,6 +149,8 @@ def test_frames_and_curves(golden: Path):
     assert band.get_datalim(axes.transData).ymin == min(lows_and_highs.column("min_return").to_pylist())
     assert band.get_datalim(axes.transData).ymax == max(lows_and_highs.column("max_return").to_pylist())
     assert run.plot(axes) is axes
+    with pytest.raises(penstock.ConfigError, match="ax is 'left', expected matplotlib's Axes"):
+        run.plot("left")  # type: ignore[arg-type]
     assert len(axes.get_lines()) == 4
     assert axes.get_xlabel() == "environment steps"
     replayed = penstock.Run(GOLDEN.with_name("replayed"))

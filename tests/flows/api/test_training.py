@@ -47,6 +47,13 @@ def test_settings_are_those_of_the_command(tmp_path):
         (5, {}, "the first argument is 5, expected a preset's name"),
         (None, {}, "the first argument is None"),
         ("cartpole", {"device": "cuda:99"}, "device"),
+        ("cartpole", {"track": ["mlflow"]}, "^tracker mlflow: expected the address of an MLflow server, as mlflow:"),
+        ("cartpole", {"cluster": {"callbacks": ["nowhere:X"]}}, "^callback nowhere:X: .*No module named 'nowhere'; it"),
+        (
+            "cartpole",
+            {"init_from": {"run": "c1", "version": "x"}},
+            "^init_from.version = 'x': expected 'newest', [^\n]*$",
+        ),
     ],
     ids=str,
 )

@@ -10,7 +10,15 @@ import typer.main
 from typer.testing import CliRunner
 
 from penstock.flows.cli.main import app
-from penstock.storage.errors import ConfigError, LeaseHeldError, RunExistsError, RunNotFoundError
+from penstock.native.floorplan import BlockSpec, generate_block
+from penstock.storage.errors import (
+    ConfigError,
+    LeaseHeldError,
+    PenstockError,
+    RunExistsError,
+    RunNotFoundError,
+    StoreError,
+)
 from penstock.storage.stores.open import open_store
 
 from ...packaging.test_first_use import WRONG
@@ -110,6 +118,15 @@ def test_a_mistake_is_refused_before_work_is_announced(tmp_path, command, error)
         ("serve-policy history --version last", ConfigError),
         ("serve-policy empty", ConfigError),
         ("serve-policy history --port PORT", ConfigError),
+        ("export history /proc/p.onnx", ConfigError),
+        ("export history /proc/p", ConfigError),
+        ("export history /proc/p --to tensorboard", ConfigError),
+        ("report history --out /proc/page.html", ConfigError),
+        ("copy history FILE", StoreError),
+        ("copy history /proc/backup", StoreError),
+        ("serve-policy history --version best", ConfigError),
+        ("serve-policy history --device gpu", ConfigError),
+        ("runs --store RUN", ConfigError),
         ("gc history --drop-shards-before 1", LeaseHeldError),
         ("gc history --drop-shards-before 1 --dry-run", LeaseHeldError),
     ],
@@ -129,12 +146,87 @@ def test_what_can_not_be_written_is_refused_before_work_is_announced(tmp_path, c
             "FILE": tmp_path / "taken" / "notes.txt",
             "OUT": tmp_path / "out",
             "LONG": "x" * 300,
+            "RUN": tmp_path / "runs" / "history",
         }
         for word, place in {**places, "PORT": taken.getsockname()[1]}.items():
             command = command.replace(word, str(place))
-        found = CliRunner().invoke(app, [*command.split(), "--store", str(tmp_path / "runs")])
+        store = [] if "--store" in command else ["--store", str(tmp_path / "runs")]
+        found = CliRunner().invoke(app, [*command.split(), *store])
     assert (type(found.exception), found.output) == (error, "")
     assert before == {path: path.is_file() and path.read_bytes() for path in tmp_path.rglob("*")}
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("check-env Chess-v1", "no environment is called 'Chess-v1'"),
+        ("check-env json:Chess-v1", "after the colon goes an id that json registers"),
+        ("check-env nowhere.hpp", "there is no header 'nowhere.hpp'"),
+        ("check-env CartPole-v1 --address a:1", "is behind no socket"),
+        ("check-env CartPole-v1 --environment.structured true", "structured = True"),
+        ("check-algorithm chess", "there is no algorithm 'chess'"),
+        ("check-algorithm nowhere.py", "there is no file 'nowhere.py'"),
+        ("check-algorithm ppo --env Chess-v1", "no environment is called 'Chess-v1'"),
+        ("check-algorithm ppo --algorithm.expectile 3", "--algorithm.expectile: no such setting"),
+        ("check-algorithm sac --env CartPole-v1", "it needs vectors as actions"),
+        ("check-algorithm td3_bc --env CartPole-v1", "it needs vectors as actions"),
+        ("train cartpole --environment.id Acrobot-v1 --scheduler nowhere", "'nowhere' is no address"),
+        ("serve-env Chess-v1 --port 0", "Gymnasium has no environment 'Chess-v1'"),
+        ("serve-env CartPole-v1 --port PORT", "choose another --port or --unix"),
+        ("serve-env CartPole-v1 --host 0.0.0.0 --port 0", "can be reached by other machines"),
+        ("floorplan place nowhere.pb.txt", "nowhere.pb.txt: cannot be read"),
+        ("floorplan place BLOCK/netlist.pb.txt --moves 3 --minutes 1", "expected one of them"),
+        ("floorplan place BLOCK/netlist.pb.txt BLOCK/initial.plc BLOCK", "expected an empty folder"),
+        ("floorplan anneal BLOCK/netlist.pb.txt nowhere.plc out.plc", "nowhere.plc: cannot be read"),
+        ("floorplan anneal BLOCK/netlist.pb.txt BLOCK/initial.plc OUT --first-temperature -1", "temperatures go from"),
+        ("floorplan group BLOCK/netlist.pb.txt nowhere.plc OUT", "nowhere.plc: cannot be read"),
+        ("floorplan record r BLOCK --placement nowhere.plc", "nowhere.plc: cannot be read"),
+    ],
+)
+def test_a_mistake_is_all_that_a_command_says(tmp_path, command, said):
+    """No line says that something is checked, made or placed; the name of a class is answered with what is expected."""
+    generate_block(tmp_path / "block", BlockSpec(4, 4, 4, 8, 8))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        places = {"BLOCK": tmp_path / "block", "OUT": tmp_path / "out", "PORT": taken.getsockname()[1]}
+        for word, place in places.items():
+            command = command.replace(word, str(place))
+        found = CliRunner().invoke(app, command.split())
+    assert isinstance(found.exception, ConfigError)
+    assert said in str(found.exception)
+    assert found.output == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["block"]
+
+
+def test_what_is_checked_is_said_before_the_checks():
+    """When no mistake was found; the report follows."""
+    found = CliRunner().invoke(app, ["check-env", "CartPole-v1"])
+    assert found.exit_code == 0
+    assert found.output.splitlines()[:2] == ["checking CartPole-v1", "CartPole-v1"]
+
+
+def test_readers_of_this_host_are_seen_before_work_is_announced(tmp_path):
+    """Their shards would be dropped; a dry run says it too."""
+    history = History(open_store(tmp_path))
+    history.commit(0)
+    reader = history.run.store.at("readers/other-1")
+    reader.write("claim.json", [b'{"first": 0, "last": 0, "shards": true}'])
+    with owner_processes(reader) as start:
+        start(600.0)
+        for more in ([], ["--dry-run"]):
+            found = CliRunner().invoke(
+                app, ["gc", "history", "--drop-shards-before", "1", *more, "--store", str(tmp_path)]
+            )
+            assert (type(found.exception), found.output) == (LeaseHeldError, "")
+            assert "reader 'other-1' of stages 0 to 0" in str(found.exception)
+
+
+def test_prefects_server_is_asked_before_evaluations_are_announced(tmp_path, monkeypatch):
+    """A flow run that follows a run needs it."""
+    History(open_store(tmp_path), description={"config": {}}).commit(0)
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:1/api")
+    found = CliRunner().invoke(app, ["evaluate", "history", "--follow", "--store", str(tmp_path)])
+    assert (type(found.exception), found.output) == (PenstockError, "")
+    assert "no Prefect server answers" in str(found.exception)
 
 
 @pytest.mark.parametrize(

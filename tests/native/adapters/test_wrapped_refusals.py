@@ -27,6 +27,10 @@ CARTPOLE = "gymnasium/CartPole-v1"
             {"id": "no_such_module:Env-v0"},
             "Gymnasium has no environment 'no_such_module:Env-v0': No module named .*; install the package that has it",
         ),
+        (
+            {"id": "json:Cart-Pole"},
+            "environment 'json:Cart-Pole': .*an id that json registers .*not the name of a class; similar: json:CartP",
+        ),
         ({"id": "gymnasium/NoSuch"}, "has no environment 'NoSuch': .*doesn't exist; `penstock envs` lists all"),
         ({"id": "ALE/Brekout-v5"}, "no Atari game is called 'ALE/Brekout-v5'; similar: ALE/Breakout-v5"),
         ({"id": "ALE/qqqqqqqqqq"}, "is called 'ALE/qqqqqqqqqq'; `penstock envs ALE/` lists all"),

@@ -403,6 +403,7 @@ def test_a_reader_that_died_protects_nothing_and_leaves_nothing(history):
     below = history.run.store.at("readers/killed-1")
     below.write("claim.json", [canonical_json({"first": 0, "last": 0, "shards": True})])
     acquire(below, "killed", 60.0).release()
+    assert history.named(0, "shards") <= set(collect(history.run, drop_shards_before=1, dry_run=True).names)
     collect(history.run, drop_shards_before=1)
     assert not history.named(0, "shards") & history.contents().keys()
     assert history.run.store.list("readers/") == []

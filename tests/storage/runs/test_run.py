@@ -154,7 +154,9 @@ def test_bad_names_are_refused(root, name):
 
 def test_a_path_in_place_of_a_name_is_answered_with_both_parts(root):
     """Python's functions take a run's path, so it is tried with commands as well."""
-    with pytest.raises(ConfigError, match=r"as in cartpole-1 --store s3://bucket/runs$"):
+    with pytest.raises(
+        ConfigError, match=r"cartpole-1 --store s3://bucket/runs \(in Python store='s3://bucket/runs'\)$"
+    ):
         RunFolder(root, "s3://bucket/runs/cartpole-1/")
     for name in ("s3://bucket", "runs/", "Cart/Pole A"):  # no store and name of a run
         with pytest.raises(ConfigError, match=r"a letter or a digit$"):

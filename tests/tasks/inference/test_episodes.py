@@ -63,7 +63,7 @@ def test_episodes_have_the_values_of_an_evaluations_environments(make_context: M
 def test_what_cannot_be_drawn_is_refused(make_context: MakeContext):
     """The message names the environment."""
     policy = policy_of(make_context({"environment": {"id": "PositionOnlyCartPole-v0"}, "algorithm": {"name": "ppo"}}))
-    with pytest.raises(ConfigError, match="there is no renderer for PositionOnlyCartPole-v0"):
+    with pytest.raises(ConfigError, match="no renderer for PositionOnlyCartPole-v0, expected one with the render_mode"):
         list(play_episodes(policy, 1, seed=0))
 
 

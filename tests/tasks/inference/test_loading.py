@@ -1,5 +1,6 @@
 """`load_policy` finds the snapshot that was asked for, and names a user's mistakes."""
 
+import math
 import shutil
 from pathlib import Path
 
@@ -8,6 +9,8 @@ import pytest
 
 from penstock.storage.errors import ConfigError, CorruptObjectError, RunNotFoundError
 from penstock.tasks.inference.loading import load_newer, load_policy
+from penstock.tasks.model.algorithms.contract import Algorithm
+from penstock.tasks.specs import State
 
 from ..conftest import MakeContext
 from .support import commit
@@ -57,6 +60,7 @@ def test_what_cannot_be_loaded_is_said(make_context: MakeContext):
     [
         ({"device": "gpu"}, "device 'gpu': torch has none of that name here"),
         ({"device": "cuda:99"}, "device 'cuda:99': torch has none"),
+        ({"device": None}, "device 'None': torch has none"),
         ({"seed": "a"}, "seed is 'a', expected a whole number from 0 to 9223372036854775807"),
         ({"seed": -1}, "seed is -1"),
         ({"seed": 1 << 64}, "seed is 18446744073709551616"),
@@ -102,3 +106,28 @@ def test_addresses(make_context: MakeContext, tmp_path, monkeypatch: pytest.Monk
         load_policy("s3://bucket")
     with pytest.raises(ConfigError, match="give a name with a store"):
         load_policy(f"{root}/small", store=root)
+    with pytest.raises(ConfigError, match="run is 3, expected a run's folder, its s3:// address or its name"):
+        load_policy(3)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="store is 3, expected a folder or an address"):
+        load_policy("small", store=3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_parameters_that_are_not_finite_are_refused(
+    make_context: MakeContext, number: float, monkeypatch: pytest.MonkeyPatch
+):
+    """An exported or served policy would act by chance, and say nothing."""
+    context = make_context()
+    algorithm = type(context.algorithm)
+    init = algorithm.init
+
+    def diverged(self: Algorithm, seed: int) -> State:
+        state = init(self, seed)
+        next(iter(state.params["policy"].values())).data.view(-1)[0] = number
+        return state
+
+    monkeypatch.setattr(algorithm, "init", diverged)
+    commit(context, 3.0)
+    said = r"version 1 of run 'small' has parameters that are not finite, 1 of \d+ in policy\..*earlier version"
+    with pytest.raises(ConfigError, match=said):
+        load_policy("small", store=context.run.root.url)

@@ -66,10 +66,10 @@ def test_a_class_is_made_and_an_object_is_taken():
     ],
 )
 def test_mistakes_are_named(name: str, says: str):
-    """The message has the option, the reason and the expectation."""
+    """The message has the name, the reason and the expectation."""
     with pytest.raises(ConfigError, match=says) as found:
         load_callbacks([name])
-    assert str(found.value).startswith(f"--callback {name}: ")
+    assert str(found.value).startswith(f"callback {name}: ")
 
 
 def test_a_class_that_needs_arguments_is_refused_before_it_is_made():

@@ -56,7 +56,7 @@ def test_a_disabled_wandb_makes_no_record(monkeypatch: pytest.MonkeyPatch):
     ("tracker", "says"),
     [
         ("wandb", "found no key for Weights & Biases; type `wandb login`"),
-        ("mlflow", "as --track mlflow:http://HOST:5000 or in MLFLOW_TRACKING_URI"),
+        ("mlflow", "as mlflow:http://HOST:5000 or in MLFLOW_TRACKING_URI"),
         ("mlflow:./mlruns", "expected the address of an MLflow server"),
         ("tensorboard:s3://bucket/logs", "expected a folder of this machine"),
     ],
@@ -78,7 +78,7 @@ def test_an_unknown_tracker_is_refused_with_the_settings(tracker: str):
 def test_a_missing_package_is_named_with_its_extra(kind: str, monkeypatch: pytest.MonkeyPatch):
     """Nothing is started before the user has installed it."""
     monkeypatch.setattr(open_module, "find_spec", lambda name: None if name else importlib.util.find_spec(name))
-    with pytest.raises(ConfigError, match=rf"--track {kind} needs a package: pip install 'penstock-rl\[{kind}\]'"):
+    with pytest.raises(ConfigError, match=rf"tracker {kind} needs a package: pip install 'penstock-rl\[{kind}\]'"):
         check_followers(ClusterSettings(track=(kind,)))
 
 

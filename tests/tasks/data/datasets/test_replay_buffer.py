@@ -341,6 +341,7 @@ def test_what_the_window_needs_is_kept_while_it_is_open(url):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
+        ({"exponent": "x"}, "exponent is 'x', expected a number of 0 or more"),
         ({"capacity_rows": 0}, "capacity_rows is 0, expected a whole number of 1 or more"),
         ({"capacity_rows": SHARD_ROWS - 1}, rf"capacity_rows is 31, and 'one/shards/.* has {SHARD_ROWS} rows"),
         ({"budget_bytes": 0}, "budget_bytes is 0"),

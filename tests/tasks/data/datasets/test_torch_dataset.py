@@ -381,6 +381,8 @@ def test_a_damaged_shard_is_named_and_stays(url):
         ({"stages": [0]}, r"stages is \[0\], expected a range of consecutive stages"),
         ({"stages": 0}, r"stages is 0, expected a range"),
         ({"stages": range(-3, 1)}, r"stages is range\(-3, 1\), expected a range"),
+        ({"runs": 3}, r"runs is 3, expected the names"),
+        ({"runs": [3]}, r"runs is \[3\], expected the names"),
         ({"seed": -1}, r"seed is -1, expected a whole number of 0 or more"),
         ({"seed": 1.5}, r"seed is 1\.5, expected a whole number of 0 or more"),
         ({"runs": ["one", "one"]}, r"runs is \['one', 'one'\], expected the names of one or several different runs"),
@@ -396,6 +398,15 @@ def test_a_wrong_argument_is_refused_by_name(url, wrong, message):
     """When the dataset is made, and not where a loop reads it."""
     with pytest.raises(ConfigError, match=message):
         TrajectoryDataset(url, **{"runs": "one", **wrong})
+
+
+@pytest.mark.parametrize("state", [None, "x"])
+def test_a_state_that_is_no_table_is_refused(url, state):
+    """By both readers."""
+    with pytest.raises(ConfigError, match=f"the state is {state!r}, expected what state_dict"):
+        TrajectoryDataset(url, "one").load_state_dict(state)
+    with pytest.raises(ConfigError, match=f"the state is {state!r}, expected what state_dict"):
+        StoredReplayBuffer(url, "one", capacity_rows=1000).load_state_dict(state)
 
 
 def test_a_loop_over_nothing_is_refused(url, tmp_path):

@@ -9,10 +9,11 @@ import pytest
 from penstock.storage.errors import ConfigError
 from penstock.storage.runs.run import RunFolder
 from penstock.storage.stores.open import open_store
-from penstock.tasks.data.replay.plan import make_plan
+from penstock.tasks.data.replay.plan import make_plan, require_rows
 from penstock.tasks.setup.config.consent import record_consent
 from penstock.tasks.setup.config.loading import build_config, merge
 from penstock.tasks.setup.config.replay import build_replay_config
+from penstock.tasks.setup.planning.resolve import resolve
 
 from ....storage.runs.test_gc import History
 
@@ -63,3 +64,18 @@ def test_numbers_and_their_order_are_not_text(tmp_path):
         History(root, name, real_shards=True, description=stored).commit(0)
     plan, _ = make_plan(root, build_replay_config({"source": {"runs": ["one", "alike"]}}))
     assert len(plan) == 8
+
+
+@pytest.mark.parametrize("selection", [{"versions": {"first": 99}}, {"min_return": 1e9}])
+def test_a_selection_without_rows_is_refused_before_the_start(tmp_path, selection: dict[str, Any]):
+    """With what to widen; rows of an old stage alone are found as well."""
+    root = open_store(tmp_path)
+    stored = build_config(PENDULUM).model_dump(mode="json", exclude={"store", "cluster"})
+    history = History(root, "one", real_shards=True, description={"config": stored})
+    for stage in range(2):
+        history.commit(stage)
+    config = build_replay_config({"store": str(tmp_path), "name": "two", "source": {"runs": ["one"], **selection}})
+    with pytest.raises(ConfigError, match=r"no row of one is left with stages '0:'.*widen one of them"):
+        resolve(config, "refuse")
+    for some in ({}, {"versions": {"last": 0}}, {"versions": {"first": 1}}):
+        require_rows(root, build_replay_config({"source": {"runs": ["one"], **some}}))

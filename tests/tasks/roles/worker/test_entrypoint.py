@@ -1,13 +1,15 @@
 """Workers print no traceback of an error that the flow reports in one line, and keep nothing of stages that ended."""
 
 import logging
+import signal
 import time
+import warnings
 
 import pytest
 from distributed import Client, Worker, span
 
 from penstock.storage.errors import GangError, LeaseLostError
-from penstock.tasks.roles.worker.entrypoint import forget_metrics, is_unreported
+from penstock.tasks.roles.worker.entrypoint import dask_setup, forget_metrics, is_unreported
 
 
 def fail(error: Exception) -> None:
@@ -62,3 +64,17 @@ def test_a_worker_keeps_metrics_of_living_spans_alone():
             client.run(forget)
             (sums,) = client.run(spans_with_sums).values()
         assert living in sums
+
+
+def test_workers_do_not_repeat_what_gymnasiums_checker_said():
+    """It warns of the first reset and step of every environment, which the run's own process has made before."""
+    handled, log = signal.getsignal(signal.SIGINT), logging.getLogger("distributed.worker")
+    try:
+        with warnings.catch_warnings():
+            dask_setup(None)
+            warnings.warn_explicit("first", UserWarning, "a.py", 1, module="gymnasium.utils.passive_env_checker")
+            with pytest.warns(UserWarning, match="other"):
+                warnings.warn_explicit("other", UserWarning, "a.py", 2, module="gymnasium.wrappers.common")
+    finally:
+        log.removeFilter(is_unreported)
+        signal.signal(signal.SIGINT, handled)

@@ -40,6 +40,13 @@ def test_a_name_that_another_command_is_making_is_refused(tmp_path: Path):
         resolve(config, "refuse")
 
 
+def test_a_run_is_no_store(tmp_path: Path):
+    """A run in another one's folder would be taken for its objects."""
+    resolve(build_config({"store": str(tmp_path), "name": "mine"}), "refuse").run.create({"config": {}})
+    with pytest.raises(ConfigError, match="mine' is the folder of a run, expected one that holds runs"):
+        resolve(build_config({"store": str(tmp_path / "mine"), "name": "inner"}), "refuse")
+
+
 def test_a_resolved_run_is_checked_once(tmp_path: Path):
     """A flow with the same settings, and perhaps a name, reuses the command's result; a later try does not."""
     config = build_config({"store": str(tmp_path)})
