@@ -13,6 +13,7 @@ from penstock.storage.records import RecordError
 from penstock.storage.runs.commit_schema import Commit, decode_commit, encode_commit
 from penstock.storage.runs.continuing.arrival_orders import ArrivalOrder
 from penstock.storage.runs.latest import LATEST, Hint, read_hint, write_hint
+from penstock.storage.runs.lease import LEASE
 from penstock.storage.runs.lease_state import Lease
 from penstock.storage.runs.reader_claims import RETENTION, Claim, recorded_claims, shards_kept_from
 from penstock.storage.runs.round_choices import Choice
@@ -27,6 +28,7 @@ from penstock.tasks.setup.config.replay import build_stored_config
 from .mutators import mutate_json
 from .target import MemoryStore, Target, golden
 
+LIVING = Lease.of_this_process("a reader", 60.0)
 COMMITS = golden("run/commits/00000000.json", "files/log/commits/00000001.json", "replayed/commits/00000000.json")
 STAGE = re.compile(rb'"stage": ?(\d{1,9})')
 ROUND = re.compile(rb'"round": ?(\d{1,9})')
@@ -75,7 +77,8 @@ def check_hint(hint: Hint, data: bytes) -> None:
 
 
 def claims_of(data: bytes) -> list[Claim]:
-    return recorded_claims(MemoryStore({"readers/replay-0/claim.json": data}))
+    reader = "readers/replay-0/"
+    return recorded_claims(MemoryStore({f"{reader}{LEASE}": LIVING.encode(), f"{reader}claim.json": data}))
 
 
 def check_claims(claims: list[Claim], data: bytes) -> None:

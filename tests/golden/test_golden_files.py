@@ -144,7 +144,10 @@ def test_leases_choices_and_claims_decode_to_the_stated_values(tmp_path: Path):
     assert shards_kept_from(open_store(str(FILES))) == STATED["retention.json"]
     keep_shards_from(store, STATED["retention.json"])
     assert store.read("retention.json") == bytes(content("retention.json"))
-    assert [asdict(claim) for claim in recorded_claims(open_store(str(FILES / "claims")))] == STATED["claims"]
+    claims = open_store(shutil.copytree(FILES / "claims", tmp_path / "claims"))
+    assert recorded_claims(claims) == []  # its reader has ended
+    claims.write("readers/replay-0123456789ab/lease.json", [Lease.of_this_process("a reader", 60.0).encode()])
+    assert [asdict(claim) for claim in recorded_claims(claims)] == STATED["claims"]
 
     stage, attempt = STATED["attempt"]["stage"], STATED["attempt"]["attempt"]
     assert current_attempt(RunFolder(open_store(str(FILES)), "attempt"), stage) == attempt

@@ -57,8 +57,8 @@ def test_callbacks_and_trackers_change_no_byte(bench: Bench, references: Referen
     ("options", "mentioned"),
     [
         (["--track", "aim"], ["cluster.track", "'aim' is no tracker"]),
-        (["--track", "mlflow"], ["--track mlflow", "MLFLOW_TRACKING_URI"]),
-        (["--callback", "nowhere:Mine"], ["--callback nowhere:Mine", "importing nowhere failed"]),
+        (["--track", "mlflow"], ["tracker mlflow", "MLFLOW_TRACKING_URI"]),
+        (["--callback", "nowhere:Mine"], ["callback nowhere:Mine", "importing nowhere failed"]),
         (["--callback", "nowhere"], ["cluster.callbacks", "expected module:Name"]),
         (["--stop-min-improvement", "2"], ["without stop_patience_evaluations"]),
     ],

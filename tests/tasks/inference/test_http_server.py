@@ -106,7 +106,7 @@ def policy_of_same(context: RunContext) -> Policy:
         (b'{"obs": [1, 2, 3, 4]}', 422, "unknown: obs; expected 'observation'"),
         (b"{}", 422, "no 'observation'"),
         (b'{"observation": [1, 2]}', 422, r"shape (2,); CartPole-v1 has (4,)"),
-        (b'{"observation": [[1, 2, 3, 4], [1, 2]]}', 422, "inhomogeneous"),
+        (b'{"observation": [[1, 2, 3, 4], [1, 2]]}', 422, "rows that differ in shape"),
         (b'{"observation": ["a", "b", "c", "d"]}', 422, "dtype <U1; CartPole-v1 has float32"),
         (b'{"observation": {"x": 1}}', 422, "shape ()"),
         (b'{"observation": [1, 2, 3, 1e39]}', 422, "its dtype, float32, can't hold"),
