@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip --quiet --disable-pip-version-check
-NATIVE := $(shell find native -name '*.hpp' -o -name '*.cpp' -o -name '*.inl' -o -name CMakeLists.txt)
+NATIVE := $(shell find native -name '*.hpp' -o -name '*.cpp' -o -name '*.inl' -o -name '*.cmake' -o -name CMakeLists.txt)
 
 # Nothing leaves the machine but what pip asks the package index for.
 export DO_NOT_TRACK := 1

@@ -18,6 +18,7 @@ CPU hours.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime as dt
 import json
 import math
@@ -29,6 +30,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from benchmarks.board.page import write_pages
 from benchmarks.peers.measure import machine
@@ -100,8 +103,8 @@ def main() -> None:
     end = time.monotonic() + args.hours * 3600
     before = cpu_seconds()
     # A shell that starts this in the background makes it, and so its runs, ignore Ctrl-C.
-    for interruption in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(interruption, signal.default_int_handler)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, interrupt_with_children)
 
     def run(trial: tuple[str, Row, Contender, int]) -> None:
         name, row, contender, seed = trial
@@ -128,6 +131,14 @@ def main() -> None:
         print(f"{left} of {len(trials)} trials are left; the same command continues", flush=True)
     if not args.quick and args.results == MEASURED:
         write_pages()
+
+
+def interrupt_with_children(*_: object) -> None:
+    """Pass SIGTERM on as Ctrl-C, which reaches a terminal's whole group: `kill` reaches this process alone."""
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.send_signal(signal.SIGINT)
+    raise KeyboardInterrupt
 
 
 def duration(seconds: float) -> str:

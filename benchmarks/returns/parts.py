@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 PROGRAM = str(Path(sys.executable).parent / "penstock")
-INTERRUPTED = {130, -signal.SIGINT}
-"""Exit statuses after Ctrl-C: of the command, and of an interpreter that has not come to it yet."""
+INTERRUPTED = {130, 143, -signal.SIGINT, -signal.SIGTERM}
+"""Exit statuses after Ctrl-C and SIGTERM: of the command, and of an interpreter that has not come to it yet."""
 
 
 class InterruptedTrialError(Exception):

@@ -94,6 +94,8 @@ def run_here(
             panel.note(f"compiling {Path(header).name}, if this machine has not yet")
         # The run begins before there is a flow run, whose id its name could have; a retry finds it by its settings.
         resolved = resolve(config.with_name(uuid4().hex[:_SUFFIX_LENGTH]), if_exists)
+        if "PREFECT_API_URL" not in os.environ:
+            require_folders()
         before_start()
         stack.enter_context(kept_environment())
         quieten_prefect()
@@ -135,7 +137,6 @@ def run_here(
 def _prefect_server(stack: contextlib.ExitStack, panel: Panel) -> PrefectServer | None:
     """Begin to start an embedded server, which the stack ends; None if there is one at `PREFECT_API_URL`."""
     if "PREFECT_API_URL" not in os.environ:
-        require_folders()
         panel.note("starting Prefect's server, Dask workers and the rest")
         server = stack.enter_context(PrefectServer())
         server.direct_here()

@@ -152,11 +152,20 @@ def gymnasium_types(env_id: str) -> dict[str, type | None]:
     return {name: type_of(keyword) for name, keyword in keywords_of(_spec(env_id.removeprefix(PREFIX))).items()}
 
 
+def _import(module: str) -> None:
+    try:
+        __import__(module)
+    except ImportError:
+        raise
+    except Exception as error:  # a user's module may raise anything
+        raise ValueError(f"importing {module} failed: {type(error).__name__}: {error}; correct the module") from error
+
+
 def _spec(env_id: str) -> EnvSpec:
     module, _, name = env_id.rpartition(":")
     try:
         if module:
-            __import__(module)
+            _import(module)
         return gymnasium.spec(name)
     except ImportError as error:
         raise ValueError(

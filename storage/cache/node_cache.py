@@ -244,7 +244,9 @@ class NodeCache:
         was_missing = not file.exists()
         with self._lock(ref.digest):
             if was_missing and file.exists():
-                self._trust(ref.digest)  # who has added it since has verified it, and no power cut came in between
+                self._trust(
+                    ref.digest
+                )  # who has added it since has verified or made it, and no power cut came in between
             if self._has(ref):
                 tally.count(waits=1)
                 return

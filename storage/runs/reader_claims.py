@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING
 from penstock.storage import system
 from penstock.storage.digest import canonical_json, parse_json
 from penstock.storage.errors import ConfigError, CorruptObjectError, LeaseHeldError, ObjectNotFoundError, StoreError
-from penstock.storage.runs.lease import LEASE, acquire, begin, driver
+from penstock.storage.runs.lease import LEASE, Lease, acquire, begin
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.storage.runs.lease import Lease, LeaseKeeper
+    from penstock.storage.runs.lease import LeaseKeeper
     from penstock.storage.stores.protocol import Store
 
 FOLDER = "readers/"
@@ -134,7 +134,7 @@ def living_claims(store: Store) -> list[Claim]:
 
 def claims_of_this_host(store: Store) -> list[Claim]:
     """Return the claims of readers in living processes of this host, after two reads of each; changes nothing."""
-    return [claim for claim, owner in _claims_with_owners(store) if owner.owner_process() == "alive"]
+    return [claim for claim, owner in _claims_with_owners(store) if owner and owner.owner_process() == "alive"]
 
 
 def recorded_claims(store: Store) -> list[Claim]:
@@ -142,13 +142,22 @@ def recorded_claims(store: Store) -> list[Claim]:
     return [claim for claim, _ in _claims_with_owners(store)]
 
 
-def _claims_with_owners(store: Store) -> Iterator[tuple[Claim, Lease]]:
-    """Yield the claims of readers that are not known to be gone, and the leases of these."""
+def _claims_with_owners(store: Store) -> Iterator[tuple[Claim, Lease | None]]:
+    """Yield the claims of readers that are not known to be gone, and the leases of these, None if it can't be read."""
     for reader in sorted({name.split("/")[1] for name in store.list(FOLDER) if name.endswith(f"/{_CLAIM}")}):
         below = store.at(f"{FOLDER}{reader}")
-        owner, claim = driver(below), _claim(below, reader)
-        if owner is not None and claim is not None:
-            yield claim, owner
+        claim = _claim(below, reader)
+        if claim is None:
+            continue
+        try:
+            owner = Lease.decode(below.read(LEASE))
+        except ObjectNotFoundError:
+            continue
+        except (StoreError, CorruptObjectError):  # collecting watches such a lease for a while
+            yield claim, None
+        else:
+            if not owner.released and owner.owner_process() != "dead":
+                yield claim, owner
 
 
 def _decode(reader: str, data: bytes) -> Claim:

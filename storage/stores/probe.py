@@ -58,15 +58,13 @@ def probe(store: Store) -> StoreGuarantees:
 
 
 def require_writable(store: Store) -> None:
-    """Write, read and delete an object below `.probe/`; a few requests. Raises StoreError as `probe`."""
+    """Write, read and delete an object below `.probe/`; a few requests. Raises StoreError if it can't be written."""
     name = f".probe/{secrets.token_hex(8)}/written"
     try:
         _check_written(store, name)
-    except StoreError:
-        with contextlib.suppress(StoreError):  # the first error is more specific
+    finally:
+        with contextlib.suppress(StoreError):  # who stores backups may not be allowed to delete
             store.delete([name])
-        raise
-    store.delete([name])
 
 
 def always_has_one_winner(store: Store) -> bool:

@@ -94,7 +94,7 @@ def _require_finite(params: Params, version: str, *, infinite: bool) -> None:
             if count := int(broken.sum()):
                 raise ConfigError(
                     f"{version} has parameters that are not finite, {count} of {tensor.numel()} in {group}.{name}, so "
-                    f"its actions mean nothing: its run diverged; choose an earlier version"
+                    f"its actions may mean nothing: its run diverged; choose an earlier version, if there is one"
                 )
 
 

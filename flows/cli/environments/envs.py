@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -87,7 +88,8 @@ def serve_env(
     if ":" in environment_id:  # module:Id
         search_working_directory()
     try:
-        gymnasium_types(environment_id)
+        if re.search(r"-v\d+$", environment_id):  # Gymnasium takes the newest version where none is named
+            gymnasium_types(environment_id)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     with contextlib.ExitStack() as stack:

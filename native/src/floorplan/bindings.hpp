@@ -3,6 +3,7 @@
 
 #include <pybind11/pybind11.h>
 
+#include "../interpreter_lock.hpp"
 #include "penstock/floorplan/evaluator.hpp"
 #include "penstock/floorplan/io/netlist_reader.hpp"
 #include "penstock/floorplan/io/netlist_writer.hpp"

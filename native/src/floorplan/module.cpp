@@ -34,7 +34,7 @@ std::vector<double> up_of(const Lines& lines) {
 std::shared_ptr<Evaluator> make(const std::vector<std::pair<std::string, std::string>>& named_texts) {
   std::vector<SourceText> sources;
   for (const auto& [file, text] : named_texts) sources.push_back({text, file});
-  const py::gil_scoped_release released;
+  const penstock::Unlocked released;
   return std::make_shared<Evaluator>(std::shared_ptr<const Netlist>(NetlistReader::read(sources)));
 }
 
@@ -114,7 +114,7 @@ void bind_settings(EvaluatorClass& c) {
 }
 
 void bind_costs(EvaluatorClass& c) {
-  const auto released = py::call_guard<py::gil_scoped_release>();
+  const auto released = py::call_guard<penstock::Unlocked>();
   c.def("get_area", &Evaluator::area);
   c.def("get_wirelength", &Evaluator::length, released);
   c.def("get_cost", &Evaluator::length_cost, released);

@@ -44,7 +44,7 @@ void optimize(Evaluator& e, bool from_current, bool move_cells, bool move_hard, 
                                at_least_zero("attract_factor", attraction[i]),
                                at_least_zero("repel_factor", repulsion[i])});
   }
-  const py::gil_scoped_release released;
+  const penstock::Unlocked released;
   Forces(e.layout, e.setting.grid, schedule).run();
 }
 
@@ -52,10 +52,10 @@ py::dict anneal(Evaluator& e, const AnnealSettings& settings, const py::function
   Annealed found;
   bool interrupted = false;
   {
-    const py::gil_scoped_release released;
+    const penstock::Unlocked released;
     Annealer annealer(e.layout, e.setting, e.rules, settings);
     found = annealer.run([&](std::int64_t judged) {
-      const py::gil_scoped_acquire acquired;
+      const penstock::Locked acquired;
       on_progress(judged, settings.moves);
       return interrupted = PyErr_CheckSignals() != 0;
     });
@@ -97,12 +97,12 @@ void bind_searches(EvaluatorClass& c) {
       [](Evaluator& e, bool only_hard) {
         return legalise(e.layout, e.setting.grid, e.rules, e.setting.blockages, only_hard);
       },
-      py::arg("only_hard") = false, py::call_guard<py::gil_scoped_release>());
+      py::arg("only_hard") = false, py::call_guard<penstock::Unlocked>());
   c.def("optimize_stdcells", &optimize, py::arg("use_current_loc"), py::arg("move_stdcells"), py::arg("move_macros"),
         py::arg("log_scale_conns"), py::arg("use_sizes"), py::arg("io_factor"), py::arg("num_steps"),
         py::arg("max_move_distance"), py::arg("attract_factor"), py::arg("repel_factor"));
   c.def("place_soft_macros", [](Evaluator& e) {
-    const py::gil_scoped_release released;
+    const penstock::Unlocked released;
     Forces(e.layout, e.setting.grid, default_schedule(e.setting.grid)).run();
   });
   c.def(
@@ -119,7 +119,7 @@ void bind_searches(EvaluatorClass& c) {
          double least_gain, std::uint64_t seed, const std::array<double, 3>& weights) {
         const DescentSettings settings{passes,     most_distance, only_orientations,  place_soft,
                                        least_gain, seed,          weights_of(weights)};
-        const py::gil_scoped_release released;
+        const penstock::Unlocked released;
         return descend(e.layout, e.setting, e.rules, settings);
       },
       py::arg("passes"), py::arg("most_distance"), py::arg("only_orientations"), py::arg("place_soft"),

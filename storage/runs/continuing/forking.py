@@ -209,8 +209,8 @@ def abandon_after(run: RunFolder, stage: int) -> dict[str, str]:
         newest = run.log.newest_stage()
         if newest is not None and stage > newest:
             raise ConfigError(
-                f"--from-stage {stage}: run '{run.name}' has committed stages 0 to {newest}; name one before the first "
-                f"that is damaged, or resume it without"
+                f"run '{run.name}' has committed stages 0 to {newest}, not {stage}; name one before the first that is "
+                f"damaged, or resume it without"
             )
         *_, commit = run.log.chain(genesis, stage)
         if problem := _problem_of(run.store, commit):

@@ -139,9 +139,8 @@ class StoredReplayBuffer:
             whole_number("budget_bytes", budget_bytes, 1),
         )
         seed = whole_number("seed", seed)
-        for name, value in (("exponent", exponent), ("correction", correction)):
-            require_exponent(name, value)
-        self._settings = {"capacity_rows": capacity_rows, "exponent": float(exponent)}
+        exponent, correction = require_exponent("exponent", exponent), require_exponent("correction", correction)
+        self._settings = {"capacity_rows": capacity_rows, "exponent": exponent}
         self._correction = correction
         self._seed = seed
         self._reads = hedged(self._store)
@@ -237,7 +236,7 @@ class StoredReplayBuffer:
                 f"stages; wait until a stage is committed, and refresh()"
             )
         if correction is not None:
-            require_exponent("correction", correction)
+            correction = require_exponent("correction", correction)
         draws = self._window.draws
         sample = self._window.sample(rows, correction)
         try:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
-from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from penstock.storage.errors import ConfigError
@@ -90,10 +90,15 @@ def whole_number(name: str, value: Any, least: int = 0) -> int:
     return number
 
 
-def require_exponent(name: str, value: Any) -> None:
-    """Raise ConfigError if an exponent of prioritised replay is no number of 0 or more."""
-    if not isinstance(value, Real) or not float(value) >= 0:
+def require_exponent(name: str, value: Any) -> float:
+    """Return an exponent of prioritised replay; ConfigError if it is no finite number of 0 or more."""
+    try:
+        number = -1.0 if isinstance(value, (bool, str)) else float(value)
+    except (TypeError, ValueError):
+        number = -1.0
+    if not 0 <= number < math.inf:
         raise ConfigError(f"{name} is {value!r}, expected a number of 0 or more")
+    return number
 
 
 def requested_stages(stages: range | None) -> range:

@@ -59,13 +59,14 @@ def load_preset(name: str, folder: Path = PRESETS_FOLDER) -> dict[str, Any]:
             f"no preset '{name}'; there are: {', '.join(presets(folder))}.{hint} The path of a .toml file works as well"
         )
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        values = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         is_python = path.suffix == ".py"
         hint = "; an environment in Python is given as environment.id, such as my_module:MyEnv-v0" if is_python else ""
         raise ConfigError(f"preset '{path}' is not valid TOML: {error}{hint}") from error
-    if not values:
-        raise ConfigError(f"preset '{path}' has no settings, expected tables such as [environment]; write them into it")
+    if not text.strip():
+        raise ConfigError(f"preset '{path}' is empty, expected tables such as [environment]; write them into it")
     return values
 
 

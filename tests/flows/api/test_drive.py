@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.flows.api.drive import _prefect_server
+from penstock.flows.api.drive import run_here
 from penstock.flows.display.console import Panel
 from penstock.storage.errors import ConfigError
+from penstock.tasks.setup.config.loading import build_config, load_preset
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,13 +36,14 @@ class Notes(Panel):
 def test_a_folder_that_can_not_be_made_is_refused_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, said: str
 ):
-    """No line says that Prefect's server starts."""
+    """No line says that anything starts."""
     (tmp_path / "file").touch()
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     monkeypatch.delenv("PREFECT_SERVER_API_AUTH_STRING", raising=False)
     for name, place in (("PREFECT_HOME", "prefect"), ("PENSTOCK_CONFIG_DIR", "config"), (variable, "file/below")):
         monkeypatch.setenv(name, str(tmp_path / place))
     panel = Notes()
-    with ExitStack() as stack, pytest.raises(ConfigError, match=said):
-        _prefect_server(stack, panel)
+    config = build_config(load_preset("cartpole") | {"store": str(tmp_path / "runs")})
+    with pytest.raises(ConfigError, match=said):
+        run_here(config, "refuse", panel, before_start=lambda: panel.note("it starts"))
     assert panel.said == []

@@ -172,6 +172,7 @@ def test_what_can_not_be_written_is_refused_before_work_is_announced(tmp_path, c
         ("check-algorithm td3_bc --env CartPole-v1", "it needs vectors as actions"),
         ("train cartpole --environment.id Acrobot-v1 --scheduler nowhere", "'nowhere' is no address"),
         ("serve-env Chess-v1 --port 0", "Gymnasium has no environment 'Chess-v1'"),
+        ("serve-env CartPole --port PORT", "choose another --port or --unix"),
         ("serve-env CartPole-v1 --port PORT", "choose another --port or --unix"),
         ("serve-env CartPole-v1 --host 0.0.0.0 --port 0", "can be reached by other machines"),
         ("floorplan place nowhere.pb.txt", "nowhere.pb.txt: cannot be read"),

@@ -160,6 +160,16 @@ def test_saved_states_are_typed_deterministic_and_the_callers():
     }
 
 
+def test_a_flag_of_a_state_that_is_neither_is_true():
+    """A header's reset may leave one unset: it is saved as it was, and restored as a bool."""
+    pool = native.make("toy/Blackjack-v1", 3)
+    pool.reset(seed=0)
+    state = pool.save()
+    unset = np.array([0, 240, 1], np.uint8).view(np.bool_)
+    pool.restore(state | {"state.dealer_ace": unset})
+    assert pool.save()["state.dealer_ace"].view(np.uint8).tolist() == [0, 1, 1]
+
+
 def test_impossible_state_is_refused_and_changes_nothing():
     """A missing, foreign or wrongly typed array and values that cannot be are named; the pool stays as it was."""
     pool = make_started("CartPole-v1")

@@ -2,14 +2,17 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 END = """
+import sys
 import threading
 import numpy as np
 from penstock import native
 from penstock.native import _core, _learner
+from penstock.native.floorplan import anneal as search, generate_block, open_placement
 
 pool = native.make("CartPole-v1", 20_000, 2)
 pool.reset(seed=0)
@@ -43,6 +46,17 @@ def forward():
     network.forward(rows.ctypes.data, len(rows), 0, outputs.ctypes.data)
 
 
+plc = open_placement(*generate_block(sys.argv[1]))
+
+
+def get_costs():
+    plc.get_costs()
+
+
+def anneal():
+    search(plc, moves=20_000)
+
+
 def work():
     while True:
         {what}()
@@ -61,7 +75,7 @@ from penstock import native
 
 with open("/proc/self/status") as status:
     used = next(int(line.split()[1]) for line in status if line.startswith("VmSize"))
-resource.setrlimit(resource.RLIMIT_AS, ((used << 10) + (1 << 28),) * 2)
+resource.setrlimit(resource.RLIMIT_AS, ((used << 10) + (1 << 26),) * 2)
 for options in ({}, {"batch_size": 1}):
     try:
         native.make("CartPole-v1", 500, 500, **options).close()
@@ -73,14 +87,15 @@ print(pool.step([1] * 500)[1].sum())
 """
 
 
-def ran(text: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=150, check=False)
+def ran(text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", text, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
 
 
-@pytest.mark.parametrize("what", ["step", "recv", "fill_noise", "forward"])
-def test_a_process_ends_while_a_thread_is_at_work(what: str):
+@pytest.mark.parametrize("what", ["step", "recv", "fill_noise", "forward", "get_costs", "anneal"])
+def test_a_process_ends_while_a_thread_is_at_work(what: str, tmp_path: Path):
     """A daemon thread that comes back from C++ while Python shuts down does not turn the end into an abort."""
-    ended = ran(END.replace("{what}", what))
+    ended = ran(END.replace("{what}", what), str(tmp_path))
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "done\n", "")
 
 

@@ -12,7 +12,14 @@ from penstock.storage.refs import difference_name, ref_of_name
 from penstock.storage.runs.commit_schema import Commit
 from penstock.storage.runs.gc import collect
 from penstock.storage.runs.lease import LEASE, acquire
-from penstock.storage.runs.reader_claims import RETENTION, keep_shards_from, living_claims, reading, shards_kept_from
+from penstock.storage.runs.reader_claims import (
+    RETENTION,
+    keep_shards_from,
+    living_claims,
+    reading,
+    recorded_claims,
+    shards_kept_from,
+)
 from penstock.storage.runs.run import RunFolder
 from penstock.storage.stores.open import open_store
 
@@ -407,6 +414,16 @@ def test_a_reader_that_died_protects_nothing_and_leaves_nothing(history):
     collect(history.run, drop_shards_before=1)
     assert not history.named(0, "shards") & history.contents().keys()
     assert history.run.store.list("readers/") == []
+
+
+def test_a_claim_whose_lease_is_damaged_counts_in_a_dry_run(history):
+    """Its reader may be alive: a collection would watch it for a while."""
+    history.commit(0)
+    below = history.run.store.at("readers/unknown-1")
+    below.write("claim.json", [canonical_json({"first": 0, "last": 0, "shards": True})])
+    assert recorded_claims(history.run.store) == []
+    below.write(LEASE, [b"{"])
+    assert [claim.reader for claim in recorded_claims(history.run.store)] == ["unknown-1"]
 
 
 def test_a_claim_during_dropping_revokes_it(history, monkeypatch):

@@ -11,7 +11,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from penstock.storage.errors import StoreError
 from penstock.storage.stores.open import open_store
-from penstock.storage.stores.probe import StoreGuarantees, always_has_one_winner, probe
+from penstock.storage.stores.probe import StoreGuarantees, always_has_one_winner, probe, require_writable
 
 from ...support.stored.faulty import Fault, FaultyStore
 
@@ -47,6 +47,21 @@ def test_good_stores_keep_all_promises(url: str):
     store.write("run.json", [b"{}"])
     assert probe(store) == StoreGuarantees(writable=True, exclusive_create=True)
     assert store.list() == ["run.json"]
+
+
+class NeverDeletes(MemoryFileSystem):
+    """A store whose credentials may not delete, as those of backups."""
+
+    protocol = "backups"
+
+    def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
+        raise PermissionError("AccessDenied")
+
+
+def test_a_store_that_deletes_nothing_is_writable():
+    """So a run can be copied to it."""
+    fsspec.register_implementation("backups", NeverDeletes, clobber=True)
+    require_writable(open_store(f"backups://{uuid.uuid4().hex}"))
 
 
 def test_a_store_that_overwrites_is_detected(caplog: pytest.LogCaptureFixture):

@@ -10,6 +10,8 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "penstock/random/numpy_random.hpp"
@@ -74,6 +76,8 @@ class Physics {
 
  private:
   static std::span<const double> part(const double* values, int size, std::size_t first) {
+    if (first > static_cast<std::size_t>(size))
+      throw std::runtime_error(std::to_string(size) + " values, expected at least " + std::to_string(first));
     return std::span<const double>(values, static_cast<std::size_t>(size)).subspan(first);
   }
 

@@ -4,6 +4,7 @@
 /// neither run.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 
@@ -67,8 +68,11 @@ class SlotRows {
   void restore(std::span<const void* const> columns) const {
     for (std::size_t index = 0; index < columns_.size(); ++index) {
       const auto* in = static_cast<const std::byte*>(columns[index]);
-      each(columns_[index].member, [&](std::byte* place, std::size_t bytes) {
+      const Member& member = columns_[index].member;
+      each(member, [&](std::byte* place, std::size_t bytes) {
         std::memcpy(place, in, bytes);
+        if (member.kind == FieldKind::boolean)  // another byte is no bool to C++
+          std::transform(place, place + bytes, place, [](std::byte flag) { return std::byte{flag != std::byte{}}; });
         in += bytes;
       });
     }
@@ -122,8 +126,9 @@ class SlotRows {
   void check_column(std::size_t index, const void* column) const {
     const Member& member = columns_[index].member;
     const std::string name = columns_[index].name();
-    if (member.kind == FieldKind::boolean) {
-      const auto* flags = static_cast<const std::uint8_t*>(column);  // one that is neither is no bool to C++
+    // A header's own state may have one that its reset leaves unset, which was saved as it was.
+    if (member.kind == FieldKind::boolean && (index < checked_ || *columns_[index].prefix == '\0')) {
+      const auto* flags = static_cast<const std::uint8_t*>(column);
       for (std::size_t env = 0; env < count_; ++env, flags += member.bytes())
         if (std::any_of(flags, flags + member.bytes(), [](std::uint8_t flag) { return flag > 1; }))
           refuse(name, env, "is neither true nor false");

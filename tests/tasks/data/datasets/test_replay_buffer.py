@@ -125,7 +125,7 @@ def test_rows_are_drawn_as_often_as_their_priorities_say(url, seed, exponent, co
 def test_the_correction_of_one_sample_can_be_another(url):
     """Weights follow it, as beta grows over training; what is drawn does not."""
     found = []
-    for correction in (0.0, 0.5, 1.0):
+    for correction in (0.0, torch.tensor(0.5), 1.0):
         with StoredReplayBuffer(url, "one", **PRIORITISED) as buffer:
             buffer.update(torch.arange(ROWS), worth(torch.arange(ROWS)))
             found.append(buffer.sample(50, correction=correction))
